@@ -256,9 +256,10 @@ def of_task(task: Task, records: Sequence[Record]) -> dict[str, Estimate]:
         hits = [one.get(name) for one in statistics]
         if n > 1 and metric.unit == "%" and all(hit in (0.0, 1.0) for hit in hits):
             one = share_of_examples(metric.value, hits.count(1.0), n, 100.0, metric.unit)
+        elif n > 1:
+            one = spread(metric.value, draws[:, place], without[:, place], metric.unit, most=whole)
         else:
-            ends = spread(metric.value, draws[:, place], without[:, place], most=whole) if n > 1 else (None, None)
-            one = Estimate(metric.value, *ends, n, metric.unit)
+            one = Estimate(metric.value, None, None, n, metric.unit)
         one = widened(one, replicas_of(units), statistic, whole)
         found[name] = replace(one, redrawn=Redrawn(units, statistic))
     return found

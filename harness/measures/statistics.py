@@ -80,8 +80,9 @@ class Estimate:
     """A value with its 95 % interval over ``n`` examples; ``low`` and ``high`` are None where there is no spread.
 
     ``exact``: the interval is a binomial's own and holds for any ``n``. ``student``: the interval over its replicas, where it
-    has some; ``low`` and ``high`` reach further, for another recording (``widened``). ``redrawn``: what a difference from
-    another number is drawn from.
+    has some; ``low`` and ``high`` reach further, for another recording (``widened``). ``freedom``: the degrees of freedom that
+    its examples leave (``freedom_of``), None where they count alike: n - 1. ``redrawn``: what a difference from another number
+    is drawn from.
     """
 
     value: float
@@ -91,6 +92,7 @@ class Estimate:
     unit: str = ""
     exact: bool = False
     student: Student | None = field(default=None, compare=False)
+    freedom: float | None = field(default=None, compare=False)
     redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -112,7 +114,7 @@ class Estimate:
         if student is not None:
             half = abs(change(self.value + student.half) - change(self.value - student.half)) / 2
             student = replace(student, half=half)
-        return Estimate(change(self.value), low, high, self.n, unit, self.exact, student)
+        return Estimate(change(self.value), low, high, self.n, unit, self.exact, student, self.freedom)
 
     def as_text(self, form: str) -> str:
         """Return the value and its interval in a format of numbers."""
@@ -123,9 +125,12 @@ class Estimate:
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n, "unit": self.unit}
 
 
+UNTOLD = ("redrawn", "student", "freedom")  # of an estimate: what others are compared with it by
+
+
 def as_told(one: Any) -> dict[str, Any]:
     """Return a dataclass as JSON has it; what its estimates are compared by stays behind."""
-    return asdict(one, dict_factory=lambda pairs: {name: own for name, own in pairs if name not in ("redrawn", "student")})
+    return asdict(one, dict_factory=lambda pairs: {name: own for name, own in pairs if name not in UNTOLD})
 
 
 @dataclass(frozen=True)
@@ -227,9 +232,14 @@ def freedom_of(without: np.ndarray) -> float:
 
 
 def spread(
-    value: float, draws: np.ndarray, without: np.ndarray, least: float | None = 0.0, most: float | None = None
-) -> tuple[float | None, float | None]:
-    """Return a number's interval over its examples from its bootstrap ``draws`` and its values ``without_each`` example.
+    value: float,
+    draws: np.ndarray,
+    without: np.ndarray,
+    unit: str = "",
+    least: float | None = 0.0,
+    most: float | None = None,
+) -> Estimate:
+    """Give a number an interval over its examples from its bootstrap ``draws`` and its values ``without_each`` example.
 
     Its ends are percentiles, and as much further from ``value`` as Student's interval with ``freedom_of`` these examples is
     wider than that with n - 1: the lower one by a factor of what it is above ``least``, so that it stays above. ``most`` ends
@@ -238,14 +248,15 @@ def spread(
     n = len(without)
     low, high = interval(draws, tail_among(1, n)) if n > 1 else (None, None)
     if low is None or high is None:
-        return None, None
+        return Estimate(value, None, None, n, unit)
     freedom = freedom_of(without)
     below = student_quantile(floor(freedom))
     further = (below + freedom % 1 * (student_quantile(ceil(freedom)) - below)) / student_quantile(n - 1)
     lower, upper = (value + further * (end - value) for end in (low, high))
     if least is not None and least <= min(low, value):
         lower = least + (value - least) * ((low - least) / (value - least)) ** further if least < value else least
-    return min(low, lower), max(high, upper if most is None else min(most, upper))
+    upper = upper if most is None else min(most, upper)
+    return Estimate(value, min(low, lower), max(high, upper), n, unit, freedom=freedom)
 
 
 def replicas_of(units: Sequence[Name]) -> list[str]:
@@ -376,7 +387,7 @@ def ratio_of_totals(
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
             without = (numerators.sum() - numerators) / (total - denominators)
-        found = Estimate(value, *spread(value, ratios(weights(n)), without, *ends), n, unit)
+        found = spread(value, ratios(weights(n)), without, unit, *ends)
         found = found if whole is None else bounded(found, whole, int(np.count_nonzero(denominators)))
     return _with_units(widened(found, replicas_of(units), ratios, ends[1], ends[0]), units, ratios)
 
@@ -434,7 +445,7 @@ def paired_difference(first: Redrawn, second: Redrawn) -> Estimate | None:
     is_other = ~((alone[0] == alone[1]) | (np.isnan(alone[0]) & np.isnan(alone[1])))
     value = float(differences(np.ones((1, len(names))))[0])
     drawn, without = differences(weights(len(names))), without_each(differences, len(names))
-    found = Estimate(value, *spread(value, drawn, without, None), int(is_other.sum()))
+    found = replace(spread(value, drawn, without, least=None), n=int(is_other.sum()))
     owners = [["" for _ in names], ["" for _ in names]]
     for owner, (one, own) in zip(owners, of_parts, strict=True):
         for row, unit in zip(own, one.units, strict=True):
@@ -516,10 +527,9 @@ def resampled(
         return Estimate(value, None, None, n, unit)
     draws = statistic(weights(n, resamples if among is None else RESAMPLES * among))
     if among is None:
-        ends = spread(value, draws, without_each(statistic, n), least, whole)
+        found = spread(value, draws, without_each(statistic, n), unit, least, whole)
     else:
-        ends = interval(draws, tail_among(among, n))
-    found = Estimate(value, *ends, n, unit)
+        found = Estimate(value, *interval(draws, tail_among(among, n)), n, unit)
     found = widened(found if whole is None else bounded(found, whole, n), replicas_of(units), statistic, whole, least)
     return _with_units(found, units, statistic)
 

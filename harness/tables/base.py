@@ -38,8 +38,8 @@ class Cell:
     went wrong, is "refused" if its number must not be shown, and was "not reached" if all went well and no output has what the
     number is of.
     ``printed`` is the published number with its digits, ``origin`` says who printed it and ``place`` where it stands in
-    results/published. ``ran`` names the models behind the row. ``student`` and ``redrawn`` are the estimate's, for findings, as
-    is ``made_by``: the commits and processors that recorded what it was measured on.
+    results/published. ``ran`` names the models behind the row. ``student``, ``freedom`` and ``redrawn`` are the estimate's, for
+    findings, as is ``made_by``: the commits and processors that recorded what it was measured on.
     ``parts_differ``: it is a total, of which some parts lie clearly above the paper's and others clearly below.
     """
 
@@ -60,6 +60,7 @@ class Cell:
     ran: str = ""
     parts_differ: bool = False
     student: Student | None = field(default=None, compare=False, repr=False)
+    freedom: float | None = field(default=None, compare=False, repr=False)
     redrawn: Redrawn | None = field(default=None, compare=False, repr=False)
     made_by: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
@@ -254,6 +255,7 @@ def cell_of(
         note=joined,
         exact=result.exact,
         student=result.student,
+        freedom=result.freedom,
         redrawn=result.redrawn,
         made_by=evidence.made_by(record for records in known.values() for record in records),
     )

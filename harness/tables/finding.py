@@ -20,12 +20,14 @@ recorded at different commits are not counted in one sentence.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import floor
 from typing import NamedTuple
 
 from harness.core.settings import Settings
 from harness.measures.statistics import (
     DESCRIPTIVE,
     SAME,
+    Estimate,
     Student,
     chance_beyond,
     holm,
@@ -358,7 +360,7 @@ def _apart(first: Cell, second: Cell) -> Compared:
     scale = SAME * max(abs(first.measured), abs(second.measured))
     if first.redrawn and second.redrawn and (paired := paired_difference(first.redrawn, second.redrawn)):
         ends = (paired.value, paired.value) if paired.low is None or paired.high is None else (paired.low, paired.high)
-        found = _compared(paired.value, ends, max(1, paired.n - 1), paired.student, scale)
+        found = _compared(paired.value, ends, _freedom(paired), paired.student, scale)
         return found._replace(chance=max(found.chance, min(1.0, 2 * 0.5**paired.n)))  # so few all favour one side by chance
     ends = independent_difference((a[0], first.measured, a[1]), (b[0], second.measured, b[1]))
     student = independent_students(first.student, second.student)
@@ -387,8 +389,10 @@ def _compared(gap: float, ends: tuple[float, float], freedom: int, student: Stud
     return Compared(_sign(gap, 0), of_examples if student is None else max(of_examples, student.chance(gap)))
 
 
-def _freedom(cell: Cell) -> int:
-    return max(1, (cell.n or 2) - 1)
+def _freedom(number: Cell | Estimate) -> int:
+    """Return the degrees of freedom of its interval over examples, in whole numbers."""
+    of_count = max(1, (number.n or 2) - 1)
+    return of_count if number.freedom is None else min(of_count, floor(number.freedom))
 
 
 def _lack(*cells: Cell) -> str | None:

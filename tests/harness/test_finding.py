@@ -194,6 +194,37 @@ def test_replicas_that_lie_close_by_chance_decide_no_sentence() -> None:
     assert "is faster than the target alone for all ten pairs here" in finding(get_table(8), closest)
 
 
+def test_examples_of_which_few_hold_all_decide_fewer_sentences() -> None:
+    """By hand: 0.21 of a reach of 0.11 is t = 8.2 of two degrees of freedom, a chance of 1.5 %; ten pairs ask for 0.5 %.
+
+    Fault: an interval that two looping outputs spread was carried to small chances as one of a hundred even examples.
+    """
+    ten = [replace(speeds(1.1, 1.32)[0], row=f"CNNDM / {n} / 0") for n in range(10)]
+    for freedom, decided in ((None, True), (30.5, True), (2.9, False)):
+        said = finding(get_table(8), [replace(cell, freedom=freedom) for cell in ten])
+        assert ("is faster than the target alone for all ten pairs here" in said) == decided
+        assert ("cannot be told for any of ten pairs here" in said) != decided
+
+
+@pytest.mark.parametrize(("outlier", "decided"), [(0.0, True), (30.0, False)])
+def test_a_difference_that_one_example_holds_decides_fewer_sentences(outlier: float, decided: bool) -> None:
+    """By hand: 1.3 with a reach of about 0.63 is t = 8.9 of two degrees of freedom, a chance of 1.2 %; ten pairs ask for 0.5 %.
+
+    Fault: as many degrees of freedom as examples, whatever one of them holds.
+    """
+    find = order(by_columns("a", "b"), "speed", "in a", "in b", "rows")
+    cells = []
+    for column, gain, last in (("a", 2.0, 2.0 + outlier), ("b", 1.0, 1.0)):
+        values = [gain + 0.01 * (n % 7) for n in range(99)]
+        found = ratio_of_examples([(("arm", str(n)), value, 1.0) for n, value in enumerate([*values, last])])
+        assert found is not None
+        one = Cell("", column, None, found.value, found.low, found.high, 100, "", "measured", redrawn=found.redrawn)
+        cells += [replace(one, row=f"row {row}") for row in range(10)]
+    told = find(cells)
+    assert told is not None
+    assert ("cannot be told" in told.text) != decided
+
+
 def overlap(lenience: float, gain: float, of: int = 100, arm: str = "arm", row: str = "alpha / Bigram / 1") -> Cell:
     """Alpha that differs far more between examples than between leniences, which change ``of`` of a hundred examples."""
     rows = [((arm, str(n)), 10.0 * (n % 10) / 10 + gain * (1 + n % 2) * (n < of), 10.0) for n in range(100)]

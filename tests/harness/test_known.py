@@ -771,6 +771,10 @@ def freedom_of_the_surer(patch: Patch) -> None:
     patch.setattr(statistics, "independent_students", lambda one, other: whole(one, replace(other, freedom=99)) and other)
 
 
+def as_sure_as_there_are_examples(patch: Patch) -> None:
+    patch.setattr(finding, "_freedom", lambda number: number.n - 1)
+
+
 def intervals_from_31_on(patch: Patch) -> None:
     patch.setattr(statistics, "DESCRIPTIVE", 31)
 
@@ -963,6 +967,7 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (rows_by_their_capitals, judged_of, "a row of capitals"),
         (cool_is_greedy, judged_of, "how tokens are drawn"),
         (freedom_of_the_surer, judged_of, "a difference of three replicas and nine"),
+        (as_sure_as_there_are_examples, judged_of, "ten speeds of 2.9 degrees of freedom"),
         (intervals_from_31_on, judged_of, "an interval of 30"),
         (few_of_one_process_not_judged, judged_of, "6 examples of 1 processes that slow down"),
         (theory_of_lenient_rules, judged_of, "line 2 of a grid"),

@@ -141,8 +141,11 @@ def _estimates(columns: dict[str, np.ndarray], units: Sequence[Unit], gamma: int
         if not np.isfinite(value):
             found[name] = None
             continue
-        ends = interval(drawn[name]) if name == ALARM else spread(value, drawn[name], without[name], least, most)
-        one = widened(Estimate(value, *(ends if n > 1 else (None, None)), n, unit), replicas_of(units), statistic, most, least)
+        if name == ALARM or n == 1:
+            one = Estimate(value, *(interval(drawn[name]) if n > 1 else (None, None)), n, unit)
+        else:
+            one = spread(value, drawn[name], without[name], unit, least, most)
+        one = widened(one, replicas_of(units), statistic, most, least)
         found[name] = replace(one, redrawn=Redrawn(tuple(units), statistic))
     return found
 

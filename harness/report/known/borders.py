@@ -22,6 +22,7 @@ from harness.measures import of_run, pairing, statistics, verdicts
 from harness.measures.statistics import Estimate
 from harness.measures.verdicts import key_of, verdict_of
 from harness.models.fit import Models
+from harness.papers import get_table
 from harness.papers.leviathan import speed
 from harness.report import grid, relation
 from harness.report.known.values import hashed, numbers_in
@@ -31,7 +32,7 @@ from harness.run.prompts import examples_of
 from harness.run.record import on_processor
 from harness.run.replay import decisions, reading
 from harness.tables.base import Cell
-from harness.tables.finding import Compared, beside_papers
+from harness.tables.finding import Compared, beside_papers, finding
 from kernels.inputs import SamplingSpec
 from methods.sampling import Sampling, Uniforms
 from methods.specdec.drafter import DrafterAlone
@@ -86,7 +87,7 @@ def _tested() -> dict[str, str]:
 
 
 def _shown() -> dict[str, str]:
-    """Return intervals by their numbers of examples, and which temperatures are greedy."""
+    """Return intervals by their numbers of examples, what they decide, and which temperatures are greedy."""
     own = {n: Estimate(0.5, 0.4, 0.6, n) for n in (29, 30, 99, 100)}
     found = {f"an interval of {n}": f"{one.shown.as_text('.2f')} {one.is_approximate}" for n, one in own.items()}
     found |= {f"a share of {n}": str(replace(one, exact=True).is_approximate) for n, one in own.items()}
@@ -94,6 +95,10 @@ def _shown() -> dict[str, str]:
     found["a share of all tokens of twelve, as shown"] = few.shown.as_text(".4f")
     apart = statistics.independent_students(statistics.Student(0.2, 2), statistics.Student(0.3, 8))
     found["a difference of three replicas and nine"] = "-" if apart is None else f"{apart.half:.6f} {apart.freedom}"
+    speeds = Cell("", "speed", None, 1.21, 1.1, 1.32, 100, "x", "measured")
+    for freedom in (30.9, 2.9):  # of two, a chance of 1.5 %, where ten comparisons ask for 0.5 %
+        ten = [replace(speeds, row=f"CNNDM / {row} / 0", freedom=freedom) for row in range(10)]
+        found[f"ten speeds of {freedom:g} degrees of freedom"] = finding(get_table(8), ten)
     asked = ((0.0, None), (0.01, None), (1.0, 1.0), (1.0, 0.9))
     drawn = [SamplingSpec(temperature=temperature, top_p=top_p) for temperature, top_p in asked]
     return found | {"how tokens are drawn": str([(one.greedy, one.filters) for one in drawn])}
