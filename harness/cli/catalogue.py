@@ -57,7 +57,7 @@ def make_table(table: Table, args: argparse.Namespace) -> list[Cell]:
     reasons, command = evidence.reasons(plan), command_of("table", str(table.number), settings)
     if plan and not reasons and evidence.count(plan)[0] == 0:
         advice = command_of("table", str(table.number), settings_of(args))
-        _say_unrecorded(f"table {table.number}", args, f"run `{advice}`")
+        _say_unrecorded(table, args, settings, f"run `{advice}`")
         return []
     folder = _place(table, evidence, args, settings)
     settings, evidence, kept = _keep(table, args, settings, folder, evidence)
@@ -103,7 +103,7 @@ def make_figure(figure: Figure, args: argparse.Namespace) -> None:
         return
     evidence, command = evidence_of(figure, plan, args, settings), command_of("figure", figure.name, settings)
     if plan and evidence.count(plan)[0] == 0:
-        _say_unrecorded(f"figure {figure.name}", args, "; ".join([*evidence.reasons(plan), f"run `{command}`"]))
+        _say_unrecorded(figure, args, settings, "; ".join([*evidence.reasons(plan), f"run `{command}`"]))
         return
     folder = _place(figure, evidence, args, settings)
     lacking = evidence.num_lacking(figure.arms(settings))
@@ -163,8 +163,7 @@ def _place(item: Table | Figure, evidence: Evidence, args: argparse.Namespace, s
     if not why and kept is not None and evidence.folder == args.records:
         more = num_more(item.arms(settings), args.records, kept)
         why = f"{more} runs that are committed are not recorded in {args.records}" if more else ""
-    is_new = not any((folder / ("tables" if isinstance(item, Table) else "figures")).glob(f"{item.name}.*"))
-    if not why and is_new and (lacking := evidence.num_lacking(item.arms(settings))):
+    if not why and not _written(item, folder) and (lacking := evidence.num_lacking(item.arms(settings))):
         why = f"{lacking} of its {len(item.arms(settings))} arms are not recorded"
     if why:
         folder = own
@@ -217,8 +216,19 @@ def _checked_plan(item: Table | Figure, settings: Settings) -> list[Comparison]:
     return plan
 
 
-def _say_unrecorded(name: str, args: argparse.Namespace, advice: str) -> None:
+def _say_unrecorded(item: Table | Figure, args: argparse.Namespace, settings: Settings, advice: str) -> None:
+    """Say it, how it is recorded, and how what is committed of other settings is shown."""
+    name = f"table {item.number}" if isinstance(item, Table) else f"figure {item.name}"
+    committed = committed_for(settings.profile)
+    if committed is not None and committed != settings and _written(item, folder_of(committed)):
+        profile = "" if settings.profile == COMMITTED.profile else f" --profile {settings.profile}"
+        advice += f"; `foretoken {name}{profile}` shows what is committed"
     print(f"{name}: nothing of it is recorded in {args.records}, no file is written; {advice}")
+
+
+def _written(item: Table | Figure, folder: Path) -> list[Path]:
+    """Return the files of a table or figure in a folder of results."""
+    return [*(folder / ("tables" if isinstance(item, Table) else "figures")).glob(f"{item.name}.*")]
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

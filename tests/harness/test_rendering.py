@@ -141,6 +141,24 @@ def test_without_records_files_stay_and_one_line_says_so(
     assert committed.read_text() == "measured"
 
 
+def test_how_what_is_committed_is_shown_stands_beside_what_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Fault: by the README's command without `reproduce` it seemed that nothing is recorded, though a table is committed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    asked = ["table", "8", "--profile", "pocket", "--data", "data"]
+    assert main(asked) == 0
+    assert "shows what is committed" not in capsys.readouterr().out
+    committed = tmp_path / "results/pocket/tables/leviathan-2.md"
+    committed.parent.mkdir(parents=True)
+    committed.write_text("measured")
+    assert main(asked) == 0
+    assert "; `foretoken table 8 --profile pocket` shows what is committed\n" in capsys.readouterr().out
+    assert main(["table", "8", "--limit", "3"]) == 0
+    assert "shows what is committed" not in capsys.readouterr().out, "of the toy profile nothing is, there"
+
+
 def test_a_table_of_which_a_profile_runs_nothing_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
