@@ -139,7 +139,8 @@ class SigmoidRule(KernelRule):
     can_be_captured = True
 
     def __init__(self, scale: float = DEFAULT_SCALE, as_released: bool = False, half_logits: bool = False) -> None:
-        super().__init__("sigmoid", scaling=Scaling(-scale, scale, as_released))
+        self.scaling = Scaling(-scale, scale, as_released)
+        super().__init__("sigmoid", scaling=self.scaling)
         self.half_logits = half_logits
 
     def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.run.replay.drafts import Drafts, Place, Sampled, block_rows, decided, rounds_of
+from harness.run.replay.drafts import Drafts, Place, Sampled, block_rows, decided, ends_of, rounds_of
 from harness.run.replay.reading import ACCEPT, DRAFT, HALF, NEAR_TIE_FLOAT32, SAMPLE, Reading
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
@@ -147,7 +147,7 @@ def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
 
 def last_tokens(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
     """Yield how far the number behind every round's drafts is from what it drew: of the target's law, or of a residual."""
-    ends = [one._replace(place=one.step.num_accepted) for one in output.rounds if one.step.emitted == one.step.num_accepted + 1]
+    ends = ends_of(output.rounds)
     whole = [one for one in ends if one.place == len(one.step.drafted)]
     rejected, taken = drafts.laws_of([one for one in ends if one.place < len(one.step.drafted)])
     for rounds in (whole, rejected):

@@ -1,6 +1,6 @@
 """The rounds of an output, and the laws that its drafts were drawn from, where the text alone says what they were."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.run.replay.reading import DRAFT, HALF, Reader, border_of, unfiltered, widened
-from methods.sampling import Sampling
+from harness.run.replay.reading import DRAFT, HALF, Reader, border_of, scores_of, unfiltered, widened
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
+from methods.speculative.overlap import teacher_logits
 from methods.speculative.per_row import PerRow, opening
 from methods.speculative.translation import TextDrafter
 from methods.steps import Step
@@ -65,6 +65,11 @@ def decided(rounds: Sequence[Place]) -> list[Place]:
         reached = kept + (kept < min(len(one.step.drafted), one.step.emitted))
         found += [one._replace(place=place) for place in range(reached)]
     return found
+
+
+def ends_of(rounds: Sequence[Place]) -> list[Place]:
+    """Return the places of the tokens behind every round's accepted drafts, of rounds that no stop has cut."""
+    return [one._replace(place=one.step.num_accepted) for one in rounds if one.step.emitted == one.step.num_accepted + 1]
 
 
 @dataclass(frozen=True)
@@ -129,24 +134,28 @@ class Drafts:
         self.again = asked_again(drafter, reader, inputs, output.tokens, output.numbers, output.rounds)
         self.as_points = as_points or (isinstance(drafter, PerRow) and not self.again)
         self.vocab_size, self.device = reader.target.vocab_size, reader.target.stack.device
+        self.sampling = sampling = reader.sampling
         self.laws: Tensor | None = None
         self.widest: Tensor | None = None  # of a draft that is drafted for: what its filters leave at most
         self.border: list[float] | None = None
-        read = _laws_by_position(drafter, inputs, pending_of(reader, inputs), output)
-        if read is not None:
-            self.laws = read(reader.sampling)
-            whole = read(unfiltered(reader.sampling)) if self.laws is not None and reader.sampling.filters else None
-            if whole is not None:
+        self.logits = _logits_by_position(drafter, inputs, pending_of(reader, inputs), output)
+        if self.logits is not None:
+            self.laws = sampling.probs(self.logits).double()
+            if sampling.filters:
+                whole = unfiltered(sampling).probs(self.logits).double()
                 margin, nucleus = (whole.new_full(whole.shape[:1], by) for by in off)
-                self.border = border_of(whole, reader.sampling, margin, nucleus).tolist()
+                self.border = border_of(whole, sampling, margin, nucleus).tolist()
             is_half = reader.target.stack.dtype in HALF  # of which no bound is known
-            if isinstance(drafter, HierarchicalDrafter) and reader.sampling.filters and not is_half:
-                self.widest = read(widened(reader.sampling))
+            if isinstance(drafter, HierarchicalDrafter) and sampling.filters and not is_half:
+                self.widest = widened(sampling).probs(self.logits).double()
 
     def bound(self, position: int) -> float:
         """Return by how much rounding may move a draft's law there, or its difference from the target's."""
-        own = 0.0 if self.border is None or position >= len(self.border) else self.border[position]
-        return float(self.output.bounds[position]) + own
+        return float(self.output.bounds[position]) + self.border_at(position)
+
+    def border_at(self, position: int) -> float:
+        """Return the part of that by which a token of the draft's may enter or leave what its filters leave."""
+        return 0.0 if self.border is None or position >= len(self.border) else self.border[position]
 
     def laws_of(self, places: Sequence[Place]) -> tuple[list[Place], Float[Tensor, "k V"]]:
         """Return the places at which the law that the rule took for a draft's is known, behind drafts that stood; and these."""
@@ -162,6 +171,24 @@ class Drafts:
         if self.laws is None or not known:
             return [], torch.empty(0)
         return known, self.laws[[one.position for one in known]]
+
+    def scores_of(self, places: Sequence[Place]) -> dict[int, Float[Tensor, "V"]]:
+        """Return by position the logits, after temperature and filters, that drafts were drawn from, where they are known.
+
+        A point mass has infinite ones.
+        """
+        if self.as_points or self.again:
+            return {one.position: self._scores(one) for one in places}
+        if self.logits is None:
+            return {}
+        known = [one.position for one in places if one.position < len(self.logits)]
+        return dict(zip(known, scores_of(self.logits[known], self.sampling), strict=True))
+
+    def _scores(self, one: Place) -> Float[Tensor, "V"]:
+        proposal = None if self.as_points else self.again[one.start]
+        if proposal is None or proposal.logits is None:
+            return torch.where(_point_masses([one.token], self.vocab_size, self.device)[0] > 0, torch.inf, -torch.inf)
+        return scores_of(proposal.logits[0, one.place : one.place + 1], proposal.sampling)[0]
 
     def left_out(self, places: Sequence[Place]) -> list[Place]:
         """Return the drafts that no number can have drawn, since the filters leave them nothing; of one that is drafted for."""
@@ -185,28 +212,20 @@ class Drafts:
         return _point_masses(proposal.tokens[0, one.place : one.place + 1].tolist(), self.vocab_size, proposal.tokens.device)[0]
 
 
-def _laws_by_position(
-    drafter: Drafter, inputs: Inputs, pending: int, output: Sampled
-) -> Callable[[Sampling], Float[Tensor, "T V"] | None] | None:
-    """Return what reads the laws of a model or of blocks by an output's positions; None of other drafters.
+def _logits_by_position(drafter: Drafter, inputs: Inputs, pending: int, output: Sampled) -> Float[Tensor, "T V"] | None:
+    """Return the logits of a model or of blocks by an output's positions; None of other drafters.
 
-    Of blocks the rows of drafts that were not decided on are 0; in half precision no bound is known of them.
+    Of blocks the rows of drafts that were not decided on say nothing; in half precision no bound is known of them.
     """
     if isinstance(drafter, ModelDrafter | HierarchicalDrafter):
-
-        def read(sampling: Sampling) -> Tensor | None:
-            found = list(drafter.teacher_probs(inputs, [pending], output.tokens, sampling))
-            return torch.cat(found).double() if found else None
-
-        return read
+        found = list(teacher_logits(drafter.session, inputs, output.tokens)[1])
+        return torch.cat(found) if found else None
     places = decided(output.rounds)
     if not isinstance(drafter, BlockDrafter | BlockwiseDrafter) or drafter.stack.dtype in HALF or not places:
         return None
     rows = block_rows(drafter, inputs, pending, output.tokens, places)
-    laws = torch.zeros(len(output.tokens), rows.shape[-1], dtype=torch.float64, device=rows.device)
-    return lambda sampling: laws.index_copy(
-        0, torch.tensor([one.position for one in places], device=rows.device), sampling.probs(rows).double()
-    )
+    at = torch.tensor([one.position for one in places], device=rows.device)
+    return rows.new_zeros(len(output.tokens), rows.shape[-1]).index_copy(0, at, rows)
 
 
 def block_rows(

@@ -29,20 +29,21 @@ from harness.run.replay.decisions import (
     repeated_drafts,
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
-from harness.run.replay.reading import SAMPLE, Reader, ends_said, law_of, numbers_of, seed_said
+from harness.run.replay.lossy import is_said_again, tolerated
+from harness.run.replay.reading import HALF, SAMPLE, Reader, ends_said, law_of, numbers_of, seed_said
+from harness.run.replay.sigmoids import sigmoids
 from methods.ppd.pipeline import PredictivePipelinedDecoding
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta, TopOne
 from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.engine_rules import PointMass, TargetGreedy, Typical
-from methods.speculative.rules import KernelRule, Lenience, SpeculativeSampling
+from methods.speculative.rules import KernelRule, Lenience, SigmoidRule, SpeculativeSampling
 from methods.steps import Step
 from methods.types import Generation, Inputs, Method, VerifyRule
 
 LIMITED_BY_DRAFTER = ("drafter-alone",)  # methods whose output ends where the drafter has no position left
 STATE_DRAFTS = (SpeculativeSampling, BlockVerification, KernelRule, Lenience, Typical, TargetGreedy)  # with what drafters gave
-STATE_LAW = (Lenience, Typical, TargetGreedy)  # lossy rules whose probabilities of drafts are the target's own
 
 
 @dataclass(frozen=True)
@@ -149,14 +150,13 @@ def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, see
 def is_replayed(method: Method, sampling: Sampling) -> bool:
     """Say whether a method's tokens are the target's first choices, or draws with numbers that can be had again.
 
-    Of some lossy rules that sample, what they state of drafts is the target's law, and of lenience every decision follows. Of
-    another's method that keeps no more than the target's law, nobody knows which number drew what.
+    So it is of lossy rules whose decisions are said again (``lossy``, ``sigmoids``). Of another's method that keeps no more
+    than the target's law, nobody knows which number drew what.
     """
     if getattr(method, "num_beams", 1) > 1:
         return False
     if method.guarantee == "lossy":
-        states_law = isinstance(method, DraftAndVerify) and isinstance(_rule_of(method), STATE_LAW)
-        return states_law and not sampling.greedy
+        return isinstance(method, DraftAndVerify) and is_said_again(_rule_of(method), sampling)
     return sampling.greedy or method.guarantee == "identical" or isinstance(method, DraftAndVerify)
 
 
@@ -188,8 +188,11 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     rounds = rounds_of(made.steps, by_block or method.looks_ahead)
     numbers = numbers_of(seed, length, max(one.first + len(one.step.drafted) + 1 for one in rounds))
     if laws is None:
-        cap = rule.cap if isinstance(rule, TopOne) or (isinstance(rule, TopBeta) and rule.strict) else None
-        yield from choices(made, reading, cap is not None or lenience is not None, cap == "printed")
+        if rule.guarantee != "lossy":
+            cap = rule.cap if isinstance(rule, TopOne | TopBeta) else None
+            yield from choices(made, reading, cap is not None or lenience is not None, cap == "printed")
+        else:
+            yield from tolerated(rule, made.tokens, reading, rounds, None)
         yield from first_choices(method.drafter, inputs, pending_of(reader, inputs), made, rounds)
         yield from repeated_drafts(rounds, asked_again(method.drafter, reader, inputs, made.tokens, numbers, rounds))
         return
@@ -199,10 +202,15 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     largest = float(reading.margin_bound.nan_to_num(posinf=0.0).max())  # of a place that overflows no law is known
     off = largest / reader.sampling.temperature, float(reading.nucleus.nan_to_num(posinf=0.0).max())
     drafts = Drafts(method.drafter, reader, inputs, output, isinstance(rule, PointMass), off)
-    yield from acceptances(output, drafts, None if by_block else lenience, isinstance(rule, STATE_DRAFTS))
+    if not isinstance(rule, SigmoidRule):
+        yield from acceptances(output, drafts, None if by_block else lenience, isinstance(rule, STATE_DRAFTS))
+    elif reader.target.stack.dtype not in HALF:  # whose sigmoids are rounded as their logits are
+        yield from sigmoids(rule.scaling, output, reading, drafts)
     yield from drawn_drafts(output, drafts)
     yield from repeated_drafts(rounds, drafts.again)
-    if by_block:
+    if isinstance(rule, Typical | TargetGreedy):
+        yield from tolerated(rule, made.tokens, reading, rounds, output)
+    elif by_block:
         yield from blocks(output, drafts)
     elif lenience is not None:
         yield from last_tokens(output, drafts)

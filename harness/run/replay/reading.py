@@ -195,13 +195,18 @@ def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -
 
 def law_of(logits: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T V"]:
     """Return the laws that logits become by transformers' own processors: nothing of ``Sampling.probs`` is used."""
+    return scores_of(logits, sampling).softmax(-1)
+
+
+def scores_of(logits: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T V"]:
+    """Return what logits become by transformers' own processors: divided by the temperature, -inf where filters leave out."""
     kinds: list[Any] = [TemperatureLogitsWarper(float(sampling.temperature))]
     kinds += [] if sampling.top_k is None else [TopKLogitsWarper(sampling.top_k)]
     kinds += [] if sampling.top_p is None else [TopPLogitsWarper(sampling.top_p)]
     scores = logits if logits.dtype == torch.float64 else logits.float()
     for kind in kinds:
         scores = kind(None, scores)
-    return scores.softmax(-1)
+    return scores
 
 
 def ends_said(model: Any) -> frozenset[int]:
