@@ -236,11 +236,12 @@ def check_recorded_identity(subject: Subject, runner: Runner) -> Finding:
     """Check recorded outputs against the plain arm's. A plain arm in a batch must equal itself, row by row."""
     experiment = pin(subject.experiment)
     if subject.method == subject.plain.method:
-        return checks.check_identity(list(_compare_with_single_rows(experiment, runner)))
+        return checks.check_identity(list(compare_with_single_rows(experiment, runner)))
     return checks.check_identity(runner.records(experiment))
 
 
-def _compare_with_single_rows(experiment: Experiment, runner: Runner) -> Iterator[Record]:
+def compare_with_single_rows(experiment: Experiment, runner: Runner) -> Iterator[Record]:
+    """Yield a plain arm's records in batches, each with where it parts from what its row gives alone, run now if it was not."""
     alone = pin(experiment.replace(batch_size=1))
     runner.run(Comparison((alone,)))
     expected = {record.key: record.tokens for record in runner.records(alone)}

@@ -20,6 +20,7 @@ TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {  # of a task: an output and it
         ("„Ja“, sagt sie – und geht.\nNein.", "„Ja“, sagte sie – und ging."),
         ("", "Zwei Hunde laufen."),
         ("Zwei Hunde laufen. #", "Zwei Hunde laufen."),
+        ("\nDrei Katzen schlafen.", "Drei Katzen schlafen."),
     ),
     "cnndm": (
         ("The dogs were running quickly. A man watches.", "A dog ran quickly.\nMen were watching it."),
@@ -33,6 +34,7 @@ TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {  # of a task: an output and it
         ("in 1990", "1990"),
         ("a dog", "dog"),
         ("", "nobody"),
+        ("\nParis", "Paris"),
     ),
     "librispeech-clean": (
         ("Mr. Brown's colour, um, was twenty-one", "MISTER BROWN'S COLOR WAS TWENTY ONE"),

@@ -116,7 +116,7 @@ class Prepared:
         self.session = self.target.session()  # that reads; the other one decodes
         self.decoding = self._decoding() if first.graphs else self.session
         self._is_warm = False
-        self.chosen_keys = _choose_replayed(examples, replay, first)
+        self.chosen_keys = choose_replayed(examples, replay, first)
         self.reader = Reader(self.target, Sampling.of(first.sampling), models)
         self.facts = {"run": run, "environment": _environment(first, folder)}
 
@@ -290,7 +290,7 @@ def _check_drafts(experiment: Experiment, prompts: Sequence[Prompt], target: Loa
                 )
 
 
-def _choose_replayed(examples: Sequence[Example], replay: Replay, arm: Experiment) -> frozenset[Key]:
+def choose_replayed(examples: Sequence[Example], replay: Replay, arm: Experiment) -> frozenset[Key]:
     """Return which outputs of every arm are replayed, of an example that of any one repeat.
 
     It depends on examples and seed alone: a resumed run agrees.

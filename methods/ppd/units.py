@@ -193,7 +193,8 @@ class Simulated:
     """No process but this one. Each candidate runs alone when it is posted; ``now`` leaves that time out and ``wait`` adds what
     would have been waited for, so that the clock reads as if k + 1 units had worked side by side."""
 
-    def __init__(self, stack: Stack, capacity: int, num_slots: int) -> None:
+    def __init__(self, stack: Stack, capacity: int, num_slots: int, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
         context = multiprocessing.get_context()
         mailbox = Mailbox(stack, capacity, num_slots, num_slots, context)
         self.storage, self._hidden = mailbox.storage, mailbox.hidden
@@ -210,17 +211,17 @@ class Simulated:
         return clock() - self._ahead
 
     def post(self, tokens: Sequence[int], length: int, num_layers: int) -> None:
-        begin = self.now(time.perf_counter)
+        begin = self.now(self._clock)
         self._times = []
         for slot, token in enumerate(tokens):
-            before = time.perf_counter()
+            before = self._clock()
             self._hidden[slot] = self._units[slot].run([token], length, num_layers)[0]
-            took = time.perf_counter() - before
+            took = self._clock() - before
             self._ahead += took
             self._times += [begin, begin + took]
 
     def wait(self, slot: int) -> Float[Tensor, "1 1 D"]:
-        self._ahead -= max(self._times[2 * slot + 1] - self.now(time.perf_counter), 0.0)
+        self._ahead -= max(self._times[2 * slot + 1] - self.now(self._clock), 0.0)
         return self._hidden[slot].clone().view(1, 1, -1)
 
     def times(self) -> list[float]:

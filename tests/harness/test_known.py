@@ -1,11 +1,13 @@
 """Known answers: the committed ones are given, and faults that no pinned comparison meets move them."""
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,7 @@ from harness.report.known.records import counted, timed
 from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, scheduled, searched
 from harness.report.regress import COMMANDS, KNOWN, each_apart, measure_known, moves, read_baseline, same
 from harness.run import decode, divergence, peers, prompts, record
+from harness.run.instruments import ProfiledRule
 from harness.run.replay import reading
 from harness.tables import finding
 from kernels.inputs import SamplingSpec
@@ -52,6 +55,7 @@ from methods.beam import BeamState
 from methods.models import whisper
 from methods.ppd import heads, plans
 from methods.ppd import theory as pipelined
+from methods.ppd.units import Simulated
 from methods.sampling import EndlessUniforms, Sampling, Uniforms
 from methods.specdec import drafter
 from methods.specdec import rules as specdec_rules
@@ -66,7 +70,7 @@ from methods.speculative.ngram import NGramTable
 from methods.speculative.rules import SpeculativeSampling
 from methods.static import LaidSource
 from methods.transformers_generate import TransformersGenerate
-from methods.types import Proposal, Stop
+from methods.types import Outcome, Proposal, Stop
 from tasks import squad
 from tasks import translation as translation_task
 from tasks.sources import read as read_rows
@@ -503,7 +507,11 @@ def as_free_as_there_are_examples(patch: Patch) -> None:
 
 def past_the_whole(patch: Patch) -> None:
     whole = statistics.spread
-    patch.setattr(statistics, "spread", lambda value, draws, without, least=0.0, most=None: whole(value, draws, without, least))
+
+    def unbounded(value: Any, draws: Any, without: Any, unit: str = "", least: Any = 0.0, most: Any = None) -> Any:
+        return whole(value, draws, without, unit, least)
+
+    patch.setattr(statistics, "spread", unbounded)
 
 
 def apart_by_replicas(patch: Patch) -> None:
@@ -775,6 +783,67 @@ def as_sure_as_there_are_examples(patch: Patch) -> None:
     patch.setattr(finding, "_freedom", lambda number: number.n - 1)
 
 
+def candidates_begin_when_others_end(patch: Patch) -> None:
+    whole = Simulated.post
+
+    def wrong(own: Simulated, tokens: list[int], length: int, num_layers: int) -> None:
+        before = own._ahead
+        whole(own, tokens, length, num_layers)
+        own._ahead = before + own._times[-1] - own._times[-2]  # the last one's time alone
+
+    patch.setattr(Simulated, "post", wrong)
+
+
+def nothing_waited_for(patch: Patch) -> None:
+    patch.setattr(Simulated, "wait", lambda own, slot: own._hidden[slot])
+
+
+def times_of_all_texts(patch: Patch) -> None:
+    whole = ProfiledRule._reset
+    patch.setattr(ProfiledRule, "_reset", lambda own: None if hasattr(own, "_wall_s") else whole(own))
+
+
+def copies_of_the_output_alone(patch: Patch) -> None:
+    patch.setattr(per_row, "opening", lambda prompt, pending: [pending])
+
+
+def a_draft_less_of_every_row(patch: Patch) -> None:
+    whole = BlockwiseDrafter.commit
+
+    def wrong(own: BlockwiseDrafter, outcome: Outcome) -> None:
+        whole(own, replace(outcome, num_accepted=tuple(max(0, count - 1) for count in outcome.num_accepted)))
+
+    patch.setattr(BlockwiseDrafter, "commit", wrong)
+
+
+def learned_from_what_is_tested(patch: Patch) -> None:
+    patch.setattr(read_rows, "_content", lambda example: object())
+
+
+class FirstRepeat(random.Random):
+    def randrange(self, *given: Any) -> int:
+        return 0
+
+
+def replays_of_the_first_repeat(patch: Patch) -> None:
+    patch.setattr("harness.run.comparison.random", SimpleNamespace(Random=FirstRepeat))
+
+
+def replays_of_one_arm(patch: Patch) -> None:
+    whole, first = divergence._replay, list[Any]()
+
+    def wrong(arm: Any, *given: Any) -> list[int]:
+        first.append(arm)
+        return whole(first[0], *given)
+
+    patch.setattr(divergence, "_replay", wrong)
+
+
+def batches_beside_themselves(patch: Patch) -> None:
+    patch.setattr(judged._Recorded, "records", lambda own, experiment, whole=judged._Recorded.records: whole(
+        own, experiment.replace(batch_size=4)))  # fmt: skip
+
+
 def intervals_from_31_on(patch: Patch) -> None:
     patch.setattr(statistics, "DESCRIPTIVE", 31)
 
@@ -967,6 +1036,15 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (rows_by_their_capitals, judged_of, "a row of capitals"),
         (cool_is_greedy, judged_of, "how tokens are drawn"),
         (freedom_of_the_surer, judged_of, "a difference of three replicas and nine"),
+        (candidates_begin_when_others_end, clocked, "a simulated pipeline's clock"),
+        (nothing_waited_for, clocked, "a simulated pipeline's clock"),
+        (times_of_all_texts, clocked, "calls that are timed, text by text"),
+        (copies_of_the_output_alone, made, "laws of copies along a text"),
+        (a_draft_less_of_every_row, made, "drafts of blockwise heads, row by row"),
+        (learned_from_what_is_tested, read, "rows to learn from, five of which are tested on"),
+        (replays_of_the_first_repeat, concluded, "outputs that are replayed, and whether of several repeats"),
+        (replays_of_one_arm, concluded, "whether replays of two arms agree, of one and of two"),
+        (batches_beside_themselves, concluded, "where a batch's row parts from itself alone"),
         (as_sure_as_there_are_examples, judged_of, "ten speeds of 2.9 degrees of freedom"),
         (intervals_from_31_on, judged_of, "an interval of 30"),
         (few_of_one_process_not_judged, judged_of, "6 examples of 1 processes that slow down"),

@@ -109,8 +109,13 @@ def _filed() -> dict[str, str]:
         ]
         file.write_text("".join(json.dumps(row) + "\n" for row in texts), encoding="utf8")
         cut = [(one.inputs, one.references) for one in read_examples(get_task("text"), str(file), "test", 9, 0)]
+        file.unlink()
+        for split, part in (("train", rows[:20]), ("test", rows[10:15])):
+            (Path(folder) / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf8")
+        learned = [one.inputs["context"] for one in read_examples(get_task("squad"), folder, "train", None, 0)]
     found = {f"rows of a file by seed {seed}": hashed([one.id for one in examples]) for seed, examples in chosen.items()}
-    return {**found, "answers of a row": hashed(chosen[0][0].references), "texts that are cut": hashed(cut)}
+    found |= {"answers of a row": hashed(chosen[0][0].references), "texts that are cut": hashed(cut)}
+    return found | {"rows to learn from, five of which are tested on": f"{len(learned)} {hashed(learned)}"}
 
 
 def _scored(llama: LoadedModel) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.core.experiment import Comparison, DrafterSpec, MethodSpec
+from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec
 from harness.core.records import Divergence, Record, kind_of
 from harness.exact.captured.capture import Capture, Output
 from harness.exact.captured.greedy import judge_greedy
@@ -15,6 +15,7 @@ from harness.exact.captured.matched import groups_of
 from harness.exact.captured.sampled import judge_sampled
 from harness.exact.captured.two_samples import Feature, can_reject, drawn_test, fisher, found_share, sign_test, swap_tests
 from harness.exact.checks import Finding
+from harness.exact.run import compare_with_single_rows
 from harness.exact.run_verdict import judge_run, judge_samples
 from harness.measures.verdicts import (
     MUST_FIND,
@@ -30,8 +31,14 @@ from harness.measures.verdicts import (
 from harness.models.fit import Models
 from harness.report.known.values import hashed, numbers_in
 from harness.report.pinned import drafted_by, plain_decoding
+from harness.run.comparison import choose_replayed
+from harness.run.divergence import classify
+from harness.run.prompts import make_prompt
+from harness.run.runner import Runner
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta
+from tasks import get_task
+from tasks.sources.read import read_examples
 
 LEVEL, PROMPTS, SEEDS, LENGTH = 1e-3, 60, 2, 12
 TEST = {"samples": 400, "p": 0.3, "tv_at_power_0.9": 0.1}
@@ -82,7 +89,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 def concluded() -> dict[str, str]:
     """Return verdicts, names, and the numbers in what is said of them."""
-    return {**_of_runs(), **_parted(), **_of_samples(), **_of_rows(), **_named(), **_captured(), **_swapped()}
+    return {**_of_runs(), **_parted(), **_checked(), **_of_samples(), **_of_rows(), **_named(), **_captured(), **_swapped()}
 
 
 def _of_runs() -> dict[str, str]:
@@ -129,6 +136,39 @@ def _parted() -> dict[str, str]:
         "what parts outputs": ", ".join(kind_of(agree, *one) for agree in (True, False) for one in margins),
         "what relaxed rules promise": ", ".join(f"{one.guarantee} {one.strict}" for one in rules),
     }
+
+
+def _checked() -> dict[str, str]:
+    """Return which outputs are replayed, whose replays say what parts two arms, and what a batch's rows are compared with."""
+    plain = plain_decoding(0, 1, 12, "text", "llama-target", max_new_tokens=12)
+    examples = list(read_examples(get_task("text"), "toy", "test", 12, 0))
+    keys = choose_replayed(examples, "sample", plain.replace(repeats=5))
+    other = MethodSpec.of("speculative", drafter=drafted_by("llama-draft"), rule="lenience", lenience=0.05)
+    models, texts = Models(plain.device, plain.dtype), ([5, 6, 7], [5, 6, 8])
+    prompt = make_prompt(get_task("text"), examples[0], plain, models.get(plain.target))
+    parted = [classify((plain, arm), texts, prompt, 0, models) for arm in (plain, plain.replace(method=other))]
+    rows = list(compare_with_single_rows(plain.replace(batch_size=4, limit=1), _Recorded(models, examples[0].id, texts)))
+    return {
+        "outputs that are replayed, and whether of several repeats": f"{len(keys)} {len({repeat for _, repeat in keys}) > 1}",
+        "whether replays of two arms agree, of one and of two": str([one.replays_agree for one in parted]),
+        "where a batch's row parts from itself alone": str([one.divergence and one.divergence.position for one in rows]),
+    }
+
+
+class _Recorded(Runner):
+    """A runner that has recorded one text of two: a row's alone, and the same row's in a batch."""
+
+    def __init__(self, models: Models, example: str, texts: tuple[list[int], list[int]]) -> None:
+        self._own, self._example, self._texts = models, example, texts
+
+    def run(self, comparison: Comparison, description: str = "") -> None: ...
+
+    def models(self, experiment: Experiment) -> Models:
+        return self._own
+
+    def records(self, experiment: Experiment) -> list[Record]:
+        text = self._texts[experiment.batch_size > 1]
+        return [Record(signature="known", example=self._example, repeat=0, status="ok", tokens=text)]
 
 
 def _of_samples() -> dict[str, str]:

@@ -11,10 +11,12 @@ from harness.report.known.inputs import loaded
 from kernels.inputs import Rounding
 from kernels.products.narrow import narrow
 from methods.ppd.heads import load_heads, save_heads
-from methods.sampling import Sampling
+from methods.sampling import Sampling, Uniforms
+from methods.session import ModelSession
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
 from methods.speculative.ngram import NGramTable
-from methods.types import Inputs
+from methods.speculative.per_row import CopyDrafter, PerRow
+from methods.types import Inputs, Outcome
 
 LAYERS = (5, 3, 1)  # of trained heads, not in their order
 ROUNDINGS: tuple[Rounding, ...] = ("bf16", "int8")
@@ -22,7 +24,7 @@ ROUNDINGS: tuple[Rounding, ...] = ("bf16", "int8")
 
 def made() -> dict[str, float]:
     """Return sums of outputs, each number weighed by its place."""
-    return {**_blockwise(), **_early(), **_narrow(), **_counted()}
+    return {**_blockwise(), **_early(), **_narrow(), **_counted(), **_copied()}
 
 
 def _blockwise() -> dict[str, float]:
@@ -37,7 +39,24 @@ def _blockwise() -> dict[str, float]:
     text, drafter = [7, 8, 9, 10], BlockwiseDrafter(own, stack)
     with torch.inference_mode():
         laws = torch.cat(list(drafter.teacher_probs(Inputs((tuple(text),)), [0], text, Sampling(temperature=1.0))))
-    return found | {"laws of blockwise heads along a text": _weighed(laws), "number of these laws": float(len(laws))}
+    drafter.read(session := ModelSession(stack))
+    drafter.begin(Inputs((tuple(text),) * 2), [0, 0], Uniforms([1, 2], 8))
+    session.hidden = _written(2, 4, stack.head_weight.shape[0])
+    drafter.commit(Outcome((1, 3), (5, 6)))
+    drafts = drafter.propose([2, 2], [2, 4], Sampling()).logits
+    assert drafts is not None
+    return found | {
+        "laws of blockwise heads along a text": _weighed(laws),
+        "number of these laws": float(len(laws)),
+        "drafts of blockwise heads, row by row": _weighed(drafts),
+    }
+
+
+def _copied() -> dict[str, float]:
+    """Return the laws of copies along a text, which begin in its prompt."""
+    drafter = PerRow(CopyDrafter(12))
+    laws = drafter.teacher_probs(Inputs(((5, 6, 7, 8, 9, 5, 6),)), [6], [7, 8, 3, 5, 6, 7], Sampling(temperature=1.0))
+    return {"laws of copies along a text": _weighed(torch.cat(list(laws)))}
 
 
 def _counted() -> dict[str, float]:
