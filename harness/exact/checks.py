@@ -176,7 +176,7 @@ def check_law(rule: VerifyRule, windows: Sequence[tuple[str, Window]], sampling:
     bound = LAW_BOUND + (0 if all(one.target_logits.dtype == torch.float64 for _, one in windows) else LAW_ROUNDING)
     for _, window in windows:
         emitted, law = window.laws(rule, sampling)
-        for place, off in enumerate((emitted - law).abs().amax(-1).tolist()):
+        for place, off in enumerate((emitted - law).abs().nan_to_num(nan=1.0).amax(-1).tolist()):  # NaN is no law
             name = "bonus" if place == WINDOW_DRAFTS else f"draft {place}"
             found[name] = max(found.get(name, 0.0), off)
     failed = [f"law of {place}" for place, deviation in found.items() if deviation > bound]

@@ -147,8 +147,8 @@ class Prepared:
         for known in chunk.known:
             check_tokens(known.values(), self.target.name, self.target.vocab_size)
         if self.decoded_for is not None:
-            return self._in_turn(chunk, self._decode_again)
-        records = self.patience.undisturbed(lambda: self._in_turn(chunk, self._generate))
+            return self.in_turn(chunk, self._decode_again)
+        records = self.patience.undisturbed(lambda: self.in_turn(chunk, self._generate))
         compared = [self._compared(index, chunk, records[0], own) for index, own in enumerate(records)]
         replayed = self._with_replays(chunk, compared)
         measured = [self._measured(arm, chunk, own) for arm, own in zip(self.arms, replayed, strict=True)]
@@ -157,7 +157,7 @@ class Prepared:
             for own, known in zip(measured, chunk.known, strict=True)
         ]
 
-    def _in_turn(self, chunk: Chunk, decode: Callable[[int, Chunk], list[Record]]) -> list[list[Record]]:
+    def in_turn(self, chunk: Chunk, decode: Callable[[int, Chunk], list[Record]]) -> list[list[Record]]:
         """Arms decode one after another; which one begins changes from chunk to chunk."""
         made: list[list[Record]] = [[] for _ in self.arms]
         first = chunk.turn % len(self.arms)

@@ -40,11 +40,15 @@ from harness.report.known.judged import concluded
 from harness.report.known.loops import asked
 from harness.report.known.networks import made
 from harness.report.known.records import counted, timed
+from harness.report.known.replays import faulted
 from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, scheduled, searched
 from harness.report.regress import COMMANDS, KNOWN, each_apart, measure_known, moves, read_baseline, same
 from harness.run import decode, divergence, peers, prompts, record
+from harness.run.comparison import Prepared
 from harness.run.instruments import ProfiledRule
-from harness.run.replay import reading
+from harness.run.replay import candidates as replay_candidates
+from harness.run.replay import decisions as replay_decisions
+from harness.run.replay import outputs, reading
 from harness.tables import finding
 from kernels.inputs import SamplingSpec
 from kernels.layers.decoder import Decoder
@@ -820,6 +824,61 @@ def learned_from_what_is_tested(patch: Patch) -> None:
     patch.setattr(read_rows, "_content", lambda example: object())
 
 
+def refused_as_they_are(patch: Patch) -> None:
+    whole = replay_decisions.choices
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        return (one._replace(off=0.0) if one.what == "rejection" else one for one in whole(*given, **named))
+
+    patch.setattr("harness.report.known.replays.choices", wrong)
+
+
+def a_draft_more_is_none(patch: Patch) -> None:
+    whole = replay_decisions.overdrafted
+    patch.setattr("harness.report.known.replays.overdrafted", lambda *given: (one for one in whole(*given) if one.off > 1))
+
+
+def a_token_more_a_round(patch: Patch) -> None:
+    whole = replay_decisions.miscounted
+    patch.setattr("harness.report.known.replays.miscounted", lambda steps: whole(
+        [replace(one, emitted=one.emitted - (one.emitted > one.num_accepted)) for one in steps]))  # fmt: skip
+
+
+def looser_statements(patch: Patch) -> None:
+    patch.setattr(replay_decisions, "STATED", 1.0)
+
+
+def unknown_is_right(patch: Patch) -> None:
+    patch.setattr(replay_decisions.Decision, "is_fault", property(lambda own: own.off > own.bound))
+
+
+def a_token_short_is_whole(patch: Patch) -> None:
+    whole = outputs.parts_of
+    patch.setattr(outputs, "parts_of", lambda tokens, ends, budget: whole([*tokens, 7], ends, budget))
+
+
+def nats_of_the_last_window(patch: Patch) -> None:
+    patch.setattr("harness.run.replay.reading.Reading.nats", lambda own, tokens: 1.0)
+
+
+def a_third_candidate(patch: Patch) -> None:
+    patch.setattr(replay_candidates, "NEAR_TIE_FLOAT32", 1e3)
+
+
+def mean_deviations(patch: Patch) -> None:
+    patch.setattr(torch.Tensor, "amax", lambda own, dim: own.mean(dim))
+
+
+def unknown_laws(patch: Patch) -> None:
+    patch.setattr(torch.Tensor, "nan_to_num", lambda own, nan=0.0: own)
+
+
+def the_first_arm_first(patch: Patch) -> None:
+    whole = Prepared.in_turn
+    patch.setattr(Prepared, "in_turn", lambda own, chunk, decode: whole(own, SimpleNamespace(
+        turn=chunk.repeat, lacking=chunk.lacking), decode))  # fmt: skip
+
+
 class FirstRepeat(random.Random):
     def randrange(self, *given: Any) -> int:
         return 0
@@ -1045,6 +1104,17 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (replays_of_the_first_repeat, concluded, "outputs that are replayed, and whether of several repeats"),
         (replays_of_one_arm, concluded, "whether replays of two arms agree, of one and of two"),
         (batches_beside_themselves, concluded, "where a batch's row parts from itself alone"),
+        (refused_as_they_are, faulted, "faults of refused first choices, and of a second"),
+        (a_draft_more_is_none, faulted, "faults of two and of three drafts where two are asked for"),
+        (a_token_more_a_round, faulted, "faults of rounds by what stood and was emitted"),
+        (looser_statements, faulted, "faults of unlikely drafts that stand at 0.19 and 0.21"),
+        (unknown_is_right, faulted, "faults that are unknown"),
+        (a_token_short_is_whole, faulted, "ends at the limit and a token before it"),
+        (nats_of_the_last_window, decoded, "nats of windows"),
+        (a_third_candidate, faulted, "faults of the two likeliest candidates, and of the third"),
+        (mean_deviations, faulted, "verdicts on a right law, a moved one and none"),
+        (unknown_laws, faulted, "verdicts on a right law, a moved one and none"),
+        (the_first_arm_first, faulted, "order of three arms"),
         (as_sure_as_there_are_examples, judged_of, "ten speeds of 2.9 degrees of freedom"),
         (intervals_from_31_on, judged_of, "an interval of 30"),
         (few_of_one_process_not_judged, judged_of, "6 examples of 1 processes that slow down"),

@@ -3,7 +3,20 @@
 Rounds are drawn from a seed in fp64, weights and records are written by hand: every processor gives the same.
 """
 
-from harness.report.known import arms, borders, clocks, decoding, forms, inputs, judged, loops, networks, records, rules
+from harness.report.known import (
+    arms,
+    borders,
+    clocks,
+    decoding,
+    forms,
+    inputs,
+    judged,
+    loops,
+    networks,
+    records,
+    replays,
+    rules,
+)
 
 Answer = float | str
 
@@ -29,5 +42,6 @@ def answers() -> dict[str, Answer]:
         **forms.belonging(),
         **forms.parted(),
         **judged.concluded(),
+        **replays.faulted(),
         **borders.judged(),
     }

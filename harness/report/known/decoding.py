@@ -17,6 +17,7 @@ from harness.report.pinned import drafted_by, plain_decoding
 from harness.run.build import build_drafter, build_method
 from harness.run.prompts import make_prompt
 from harness.run.record import Arm, forced, generated
+from harness.run.replay import Reader, replay_record
 from harness.run.replay.reading import in_half_precision
 from kernels.inputs import SamplingSpec
 from kernels.products.matrix import COMPILED, TORCH, Choice
@@ -66,11 +67,15 @@ def _heard() -> dict[str, float | str]:
     method, drafters = build_method(experiment.method, target, models), {probe: build_drafter(drafter, target, models)}
     arm = Arm(experiment, method, [prompt], must_equal=False, drafters=drafters, heads={})
     [record] = generated(arm, [prompt], task, target, session, 0, FACTS)
+    reader = Reader(target, Sampling.of(experiment.sampling), models)
+    replayed = replay_record(record, experiment, method, prompt, reader)
     [overlap] = forced(arm, [probe], prompt, record, target, session, FACTS)[probe.id].overlap
     return {
         f"text of {len(prompt.windows())} windows": hashed((record.tokens, record.text, record.stop_reason)),
         "drafts of windows that stand": hashed(_of_steps(record)),
         "what a record holds": ", ".join(sorted(name for name, value in vars(record).items() if value and name not in WATCHED)),
+        "nats of windows": replayed.nats or 0.0,
+        "decisions of windows": f"{replayed.replayed} {replayed.divergence}",
         "overlap of windows": folded(overlap.by_lenience["1.0"]),
     }
 

@@ -28,6 +28,11 @@ class Decision(NamedTuple):
     off: float
     bound: float
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether rounding does not explain it. NaN explains nothing."""
+        return not self.off <= self.bound
+
 
 def overdrafted(steps: Sequence[Step], schedule: Schedule, length: int) -> Iterator[Decision]:
     """Yield a fault for a round of more drafts than a schedule of the row's own asks for, by what the rounds before it told.

@@ -143,7 +143,7 @@ def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, see
     if not is_replayed(method, reader.sampling) or not made.tokens:
         return None
     found = sorted(_decisions(method, reader, inputs, made, seed, length), key=lambda one: one.position)
-    fault = next((one for one in found if not one.off <= one.bound), None)
+    fault = next((one for one in found if one.is_fault), None)
     return Replayed(len(found), None if fault is None else _divergence(fault))
 
 

@@ -1,0 +1,123 @@
+"""What replays and integrated laws say of outputs that are wrong by hand, each just beyond what is right."""
+
+from collections.abc import Iterable
+from math import nan
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.core.experiment import MethodSpec
+from harness.core.records import Record
+from harness.exact.checks import check_law
+from harness.models.fit import Models
+from harness.report.pinned import plain_decoding
+from harness.run.build import build_method
+from harness.run.comparison import Chunk, Prepared
+from harness.run.replay.candidates import candidates, early_logits
+from harness.run.replay.decisions import Decision, acceptances, choices, miscounted, overdrafted
+from harness.run.replay.drafts import Sampled, rounds_of
+from harness.run.replay.outputs import misended
+from harness.run.replay.reading import Reading
+from methods.sampling import Sampling
+from methods.speculative.rules import SpeculativeSampling
+from methods.speculative.schedules import Constant
+from methods.steps import Step
+from methods.types import Generation, Inputs
+
+ROUNDS = ((1, 1), (1, 2), (1, 3), (2, 1))  # how many drafts stood, and tokens came of it
+TEXT, LAYER = [7, 8, 9, 10], 4
+
+
+def faulted() -> dict[str, str]:
+    """Return which of a right decision and one beside it each check takes for a fault."""
+    return {**_of_rounds(), **_of_tokens(), **_of_candidates(), **_of_laws(), **_in_turn()}
+
+
+def _faults(found: Iterable[Decision]) -> str:
+    return ", ".join(one.what for one in found if one.is_fault) or "none"
+
+
+def _of_rounds() -> dict[str, str]:
+    asked = [list(overdrafted([Step([5] * count, 0, 1)], Constant(2), 9)) for count in (2, 3)]
+    counted = [list(miscounted([Step([5, 6, 7], *own)])) for own in ROUNDS]
+    experiment: Any = SimpleNamespace(method=SimpleNamespace(name="autoregressive"), max_new_tokens=48, ignore_eos=True)
+    target: Any = SimpleNamespace(stack=SimpleNamespace(position_limit=64, encodes_prompts=True, model=None))
+    prompt: Any = SimpleNamespace(windows=lambda: [0], tokens=(5, 6))
+    ends = [misended(experiment, prompt, [7] * count, target) for count in (48, 47)]
+    return {
+        "faults of two and of three drafts where two are asked for": "; ".join(map(_faults, asked)),
+        "faults of rounds by what stood and was emitted": "; ".join(map(_faults, counted)),
+        "ends at the limit and a token before it": str([None if end is None else end[0] for end in ends]),
+        "faults that are unknown": _faults([Decision(0, "nan", nan, 1.0), Decision(0, "at its bound", 1.0, 1.0)]),
+    }
+
+
+def _of_tokens() -> dict[str, str]:
+    """Return faults of a first choice that is refused, and of unlikely drafts that stand at numbers near a fifth."""
+    logits = torch.tensor([[0.0, 3.0, 1.0], [0.0, 1.0, 4.0]], dtype=torch.float64)
+    ones = torch.full((2,), 1e-4, dtype=torch.float64)
+    reading, step = Reading(logits, ones, ones, 0 * ones, ones), Step([1, 2], 0, 1)
+    refused = [choices(Generation([1], [own], "length"), _first(reading), exact=True) for own in (step, Step([2, 1], 0, 1))]
+    own, drafted, stood = 2e-5, 1e-4, list[str]()
+    laws = torch.tensor([[own, 1 - own], [0.5, 0.5]], dtype=torch.float64)
+    drafts: Any = SimpleNamespace(probs=lambda places: [drafted], bound=lambda position: 2e-4)
+    for number in (0.19, 0.21):
+        numbers = torch.full((3, 2), number, dtype=torch.float64)
+        rounds = rounds_of([Step([0], 1, 2, target_probs=[own], draft_probs=[drafted])])
+        stood.append(_faults(acceptances(Sampled([0, 0], laws, 2 * ones, ones, numbers, rounds), drafts, 1.0, True)))
+    return {
+        "faults of refused first choices, and of a second": "; ".join(map(_faults, refused)),
+        "faults of unlikely drafts that stand at 0.19 and 0.21": "; ".join(stood),
+    }
+
+
+def _first(reading: Reading) -> Reading:
+    return Reading(*(part[:1] for part in vars(reading).values()))
+
+
+def _of_candidates() -> dict[str, str]:
+    """Two candidates of an early layer: its likeliest two, and the first with the third."""
+    experiment = plain_decoding(
+        0, 1, 1, "text", "llama-target", method=MethodSpec.of("ppd", early_layer=LAYER, execution="batched")
+    )
+    models = Models(experiment.device, experiment.dtype)
+    target = models.get(experiment.target)
+    method: Any = build_method(experiment.method, target, models)
+    inputs, told = Inputs(((5, 6, 7),)), list[str]()
+    likeliest = early_logits(target.stack, inputs, TEXT, LAYER, method.head.weight(LAYER))[1].topk(3).indices.tolist()
+    for given in (likeliest[:2], [likeliest[0], likeliest[2]]):
+        steps = [Step([], 0, 1) for _ in TEXT]
+        steps[1] = Step([], 0, 1, candidates=given, matched=TEXT[1] in given, early_layer=LAYER)
+        told.append(_faults(candidates(method.head, target.stack, inputs, Generation(TEXT, steps, "length"))))
+    return {"faults of the two likeliest candidates, and of the third": "; ".join(told)}
+
+
+def _of_laws() -> dict[str, str]:
+    """A law of a hundred tokens that is right, one that is off at one token, and one that is none."""
+    right = torch.full((4, 100), 0.01, dtype=torch.float64)
+    moved = right.clone()
+    moved[1, 3] += 2e-6
+
+    def verdict(emitted: Float[Tensor, "4 100"]) -> str:
+        window: Any = SimpleNamespace(target_logits=right, laws=lambda rule, sampling: (emitted, right))
+        return check_law(SpeculativeSampling(), [("one", window)], Sampling(temperature=1.0)).verdict
+
+    return {"verdicts on a right law, a moved one and none": str([verdict(one) for one in (right, moved, right * nan)])}
+
+
+def _in_turn() -> dict[str, str]:
+    """Return in which order three arms decode, chunk after chunk."""
+    order = list[int]()
+    arms: Any = SimpleNamespace(arms=[0, 1, 2])
+
+    def decode(index: int, chunk: Chunk) -> list[Record]:
+        order.append(index)
+        return []
+
+    for turn in range(4):
+        chunk: Any = SimpleNamespace(turn=turn, repeat=0, lacking=[True] * 3)
+        Prepared.in_turn(arms, chunk, decode)
+    return {"order of three arms": str(order)}
