@@ -21,6 +21,7 @@ TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {  # of a task: an output and it
         ("", "Zwei Hunde laufen."),
         ("Zwei Hunde laufen. #", "Zwei Hunde laufen."),
         ("\nDrei Katzen schlafen.", "Drei Katzen schlafen."),
+        ("Vier Kinder spielen. # \nund mehr", "Vier Kinder spielen."),
     ),
     "cnndm": (
         ("The dogs were running quickly. A man watches.", "A dog ran quickly.\nMen were watching it."),

@@ -15,19 +15,22 @@ import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from harness.advise import predict
+from harness.advise import rounds as advise_rounds
 from harness.cli import known_commands, run_experiments
 from harness.core.experiment import DrafterSpec, MethodSpec
 from harness.core.records import kind_of
 from harness.exact import checks, fit, law
 from harness.exact.captured import greedy, two_samples
-from harness.measures import definitions, of_run, paired_tests, pairing, pipelines, statistics, verdicts
+from harness.measures import definitions, frames, logs, of_run, paired_tests, pairing, pipelines, statistics, verdicts
 from harness.measures.counts import Counts
 from harness.measures.logs import plus_one, pooled
 from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
 from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
-from harness.report import grid, relation
+from harness.report import bench, grid, relation
+from harness.report.known import arms as known_arms
 from harness.report.known import borders, decoding, inputs, judged, records
 from harness.report.known import rules as known_rules
 from harness.report.known.arms import compared
@@ -73,9 +76,10 @@ from methods.speculative.model import HierarchicalDrafter
 from methods.speculative.ngram import NGramTable
 from methods.speculative.rules import SpeculativeSampling
 from methods.static import LaidSource
+from methods.steps import Step
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Outcome, Proposal, Stop
-from tasks import squad
+from tasks import speech, squad
 from tasks import translation as translation_task
 from tasks.sources import read as read_rows
 from tasks.sources import rows
@@ -879,6 +883,43 @@ def the_first_arm_first(patch: Patch) -> None:
         turn=chunk.repeat, lacking=chunk.lacking), decode))  # fmt: skip
 
 
+def overlaps_from_one(patch: Patch) -> None:
+    columns, whole = frames.ROWS["overlap"]
+    rows = lambda record: ({**row, "position": row["position"] + 1} for row in whole(record))  # noqa: E731
+    patch.setitem(frames.ROWS, "overlap", (columns, rows))
+
+
+def rounds_without_drafts_in_histograms(patch: Patch) -> None:
+    whole = logs.steps_of
+    patch.setattr(logs, "steps_of", lambda record: [replace(one, drafted=one.drafted or [0]) for one in whole(record)])
+
+
+def a_draft_more_at_the_end(patch: Patch) -> None:
+    whole = predict.replayed
+    patch.setattr(predict, "replayed", lambda stands, empty, gamma, budget: whole(stands, empty, gamma, budget + 1))
+
+
+def budgets_of_other_ends(patch: Patch) -> None:
+    patch.setattr(known_arms, "budget_of", lambda row, most: most if row.stop_reason == "length" else len(row.tokens))
+
+
+def last_rounds_count_as_empty(patch: Patch) -> None:
+    whole = advise_rounds.steps_of
+    patch.setattr(advise_rounds, "steps_of", lambda record: [*whole(record), Step([], 0, 1)])
+
+
+def tokens_for_rounds(patch: Patch) -> None:
+    patch.setattr(bench, "num_rounds", lambda arm: sum(sum(one.steps.emitted) for one in arm if one.steps is not None))
+
+
+def peers_beside_anything(patch: Patch) -> None:
+    patch.setattr(peers, "Missing", type("Nobody", (), {}))
+
+
+def music_is_scored(patch: Patch) -> None:
+    patch.setattr(speech, "NOT_SCORED", "nothing")
+
+
 class FirstRepeat(random.Random):
     def randrange(self, *given: Any) -> int:
         return 0
@@ -1115,6 +1156,14 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (mean_deviations, faulted, "verdicts on a right law, a moved one and none"),
         (unknown_laws, faulted, "verdicts on a right law, a moved one and none"),
         (the_first_arm_first, faulted, "order of three arms"),
+        (overlaps_from_one, compared, "rows of overlap"),
+        (rounds_without_drafts_in_histograms, compared, "histograms of a log"),
+        (a_draft_more_at_the_end, compared, "rounds of a text by advice"),
+        (budgets_of_other_ends, compared, "a text's budget by advice"),
+        (last_rounds_count_as_empty, compared, "rounds without a draft to advice"),
+        (tokens_for_rounds, compared, "rounds of a bench"),
+        (peers_beside_anything, compared, "ours over a peer beside refused times"),
+        (music_is_scored, read, "transcripts that are scored"),
         (as_sure_as_there_are_examples, judged_of, "ten speeds of 2.9 degrees of freedom"),
         (intervals_from_31_on, judged_of, "an interval of 30"),
         (few_of_one_process_not_judged, judged_of, "6 examples of 1 processes that slow down"),

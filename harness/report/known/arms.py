@@ -8,11 +8,15 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from harness.advise import predict
+from harness.advise.rounds import budget_of, empty_share
 from harness.core.experiment import Comparison, DrafterSpec, MemoryProbe, MethodSpec, OverlapProbe
 from harness.core.records import Divergence, EarlyRanks, Overlap, Record
-from harness.measures import of_run, pairing, pipelines
+from harness.measures import frames, of_run, pairing, pipelines
+from harness.measures.logs import Log
 from harness.measures.statistics import Estimate, Missing
-from harness.report.known.values import numbers_in
+from harness.report import bench
+from harness.report.known.values import hashed, numbers_in
 from harness.report.known.values import told as with_interval
 from harness.report.pinned import drafted, drafted_by, plain_decoding
 from harness.run import peers
@@ -29,7 +33,7 @@ Number = Estimate | Missing | str | None
 
 def compared() -> dict[str, str]:
     """Return everything that is measured of two arms, with its interval, and why others cannot be compared."""
-    found = {**_measured(), **_run(), **_scored(), **_piped(), **_refused()}
+    found = {**_measured(), **_run(), **_scored(), **_piped(), **_refused(), **_viewed()}
     return {name: _as_text(one) for name, one in found.items()}
 
 
@@ -139,6 +143,25 @@ def _refused() -> dict[str, Number]:
             found[f"{name} in both"] = pairing.disturbed(odd)
         found[f"{name} in the plain one"] = pairing.incomparable([spoil(*one) for one in enumerate(plain)], drafting)
     return found
+
+
+def _viewed() -> dict[str, Number]:
+    """Return what frames, logs, advice and benches read off an arm, and a peer beside plain times that are refused."""
+    arm = [replace(one, overlap=[_overlap("copy", one)]) for one in drafting_arm(1)]
+    undrafted = replace(arm[0], steps=Steps.of([Step([], 0, 1), Step([5, 6], 1, 2), Step([7], 0, 1), Step([], 0, 1)]))
+    plain, method = drafted(plain_decoding(0, 1, 1, "text", "llama-target", 1.0), drafted_by("llama-draft")).arms
+    spoiled = [replace(one, on_processor_frac=0.5) for one in plain_arm(1)]
+    [peer] = peers.measured((plain, spoiled), arm, {"it": (method, _slower(drafting_arm(1), 1.2))}, lambda *_: {})
+    stands, empty = [True, True, False, True, True, True], [False, False, False, False, True, False]
+    return {
+        **{f"rows of {name}": hashed(list(frames.ROWS[name][1](arm[0]))) for name in ("overlap", "drafts", "steps")},
+        "histograms of a log": str(Log(method, [undrafted]).histograms),
+        "rounds of a text by advice": str([predict.replayed(stands, empty, 3, budget) for budget in (9, 6, 4)]),
+        "a text's budget by advice": str([budget_of(replace(undrafted, stop_reason=why), 9) for why in ("length", "eos")]),
+        "rounds without a draft to advice": f"{empty_share([undrafted]):.6f}",
+        "rounds of a bench": str(bench.num_rounds(arm)),
+        "ours over a peer beside refused times": "refused" if isinstance(peer.ours_over_it, Missing) else "shown",
+    }
 
 
 def plain_arm(rows: int) -> list[Record]:

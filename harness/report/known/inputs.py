@@ -34,6 +34,7 @@ from tasks import TASKS, get_task
 from tasks.base import PromptStyle
 from tasks.sound import starts_of, to_mono
 from tasks.sources.read import read_examples
+from tasks.speech import NOT_SCORED
 
 TURNS = "{{ bos_token }}{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}"
 TEMPLATE = TURNS + "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -112,9 +113,17 @@ def _filed() -> dict[str, str]:
         file.unlink()
         for split, part in (("train", rows[:20]), ("test", rows[10:15])):
             (Path(folder) / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf8")
+        for stem in ("newstest2014", "newsdiscusstest2015"):
+            pair = {"translation": {"en": f"Two dogs of {stem}.", "fr": "Deux chiens."}}
+            (Path(folder) / f"{stem}.en-fr.jsonl").write_text(json.dumps(pair) + "\n", encoding="utf8")
+        french = [one.inputs["source"] for one in read_examples(get_task("wmt-en-fr"), folder, "test", None, 0)]
+        spoken = [{"id": text[:3], "audio": f"{text[:3]}.wav", "text": text} for text in ("dogs ran", NOT_SCORED, "a cat")]
+        file.write_text("".join(json.dumps(row) + "\n" for row in spoken), encoding="utf8")
+        heard = sorted(one.references[0] for one in read_examples(get_task("tedlium"), str(file), "test", None, 0))
         learned = [one.inputs["context"] for one in read_examples(get_task("squad"), folder, "train", None, 0)]
     found = {f"rows of a file by seed {seed}": hashed([one.id for one in examples]) for seed, examples in chosen.items()}
     found |= {"answers of a row": hashed(chosen[0][0].references), "texts that are cut": hashed(cut)}
+    found |= {"rows of two test sets": ", ".join(french), "transcripts that are scored": ", ".join(heard)}
     return found | {"rows to learn from, five of which are tested on": f"{len(learned)} {hashed(learned)}"}
 
 
