@@ -34,6 +34,7 @@ from methods.models.whisper import WhisperStack
 from methods.sampling import Sampling
 from methods.specdec import drafter as block_drafter
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
+from methods.specdec.rules import TopBeta
 from methods.speculative import decode
 from methods.speculative import model as speculative_model
 from methods.speculative.decode import DraftAndVerify
@@ -41,7 +42,7 @@ from methods.speculative.ngram import NGramDrafter
 from methods.speculative.per_row import PerRow, RandomDrafter
 from methods.speculative.rules import Lenience, SigmoidRule, SpeculativeSampling
 from methods.speculative.schedules import Constant
-from methods.types import Proposal, Stop, Verdict
+from methods.types import Proposal, Stop, Verdict, VerifyRule
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -362,10 +363,15 @@ def test_seeds_are_said_again() -> None:
         assert seed_said(7, "a name", repeat, window) == run_decode.seed_of(arm, "a name", repeat, window)
 
 
-def test_nothing_is_replayed_of_beams_and_of_rules_that_state_no_law() -> None:
+def test_nothing_is_replayed_of_beams_and_of_rules_of_which_no_bound_is_known() -> None:
     greedy, sampled = Sampling(temperature=0.0), Sampling(temperature=1.0)
-    sigmoid, lenient = (
-        DraftAndVerify(PerRow(RandomDrafter(9)), rule, lambda: Constant(1)) for rule in (SigmoidRule(), Lenience(0.5))
-    )
-    assert is_replayed(lenient, sampled)
-    assert not any(is_replayed(*one) for one in ((lenient, greedy), (sigmoid, sampled), (BeamSearch(2), greedy)))
+
+    def by(rule: VerifyRule) -> DraftAndVerify:
+        return DraftAndVerify(PerRow(RandomDrafter(9)), rule, lambda: Constant(1))
+
+    for rule in (Lenience(0.5), SigmoidRule()):
+        assert is_replayed(by(rule), greedy)
+        assert is_replayed(by(rule), sampled)
+    assert is_replayed(by(TopBeta()), greedy)
+    half, drafters = by(SigmoidRule(half_logits=True)), by(TopBeta(score="as_described"))
+    assert not any(is_replayed(*one) for one in ((half, sampled), (drafters, greedy), (BeamSearch(2), greedy)))
