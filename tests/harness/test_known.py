@@ -861,7 +861,7 @@ def a_token_short_is_whole(patch: Patch) -> None:
     patch.setattr(outputs, "parts_of", lambda tokens, ends, budget: whole([*tokens, 7], ends, budget))
 
 
-def nats_of_the_last_window(patch: Patch) -> None:
+def a_nat_a_window(patch: Patch) -> None:
     patch.setattr("harness.run.replay.reading.Reading.nats", lambda own, tokens: 1.0)
 
 
@@ -1151,7 +1151,7 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (looser_statements, faulted, "faults of unlikely drafts that stand at 0.19 and 0.21"),
         (unknown_is_right, faulted, "faults that are unknown"),
         (a_token_short_is_whole, faulted, "ends at the limit and a token before it"),
-        (nats_of_the_last_window, decoded, "nats of windows"),
+        (a_nat_a_window, decoded, "nats of windows"),
         (a_third_candidate, faulted, "faults of the two likeliest candidates, and of the third"),
         (mean_deviations, faulted, "verdicts on a right law, a moved one and none"),
         (unknown_laws, faulted, "verdicts on a right law, a moved one and none"),

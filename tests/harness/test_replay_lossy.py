@@ -63,6 +63,13 @@ def test_every_decision_of_a_lossy_run_holds(tmp_path: Path, rule: str, options:
             assert (record.replayed or 0) > sum(record.steps.num_accepted)
 
 
+def test_sigmoids_in_half_precision_are_not_said_to_be_replayed(tmp_path: Path) -> None:
+    """Fault: "each as the target gives it", of drafts alone, where nothing of what the rule decided was looked at."""
+    _, records = run(tmp_path, 1.0, method_of("sigmoid"), tokens=12, dtype="bfloat16")
+    assert [one.replayed for one in records[-1]] == [None] * 3
+    assert all(one.replayed for one in records[0])
+
+
 def changed(kind: type, **settings: Any) -> Fault:
     """A rule that decides by other settings than it was given."""
 

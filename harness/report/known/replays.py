@@ -41,6 +41,7 @@ def _faults(found: Iterable[Decision]) -> str:
 
 
 def _of_rounds() -> dict[str, str]:
+    """Return faults of how many drafts, tokens and outputs there are, and of distances that are unknown."""
     asked = [list(overdrafted([Step([5] * count, 0, 1)], Constant(2), 9)) for count in (2, 3)]
     counted = [list(miscounted([Step([5, 6, 7], *own)])) for own in ROUNDS]
     experiment: Any = SimpleNamespace(method=SimpleNamespace(name="autoregressive"), max_new_tokens=48, ignore_eos=True)
@@ -79,7 +80,7 @@ def _first(reading: Reading) -> Reading:
 
 
 def _of_candidates() -> dict[str, str]:
-    """Two candidates of an early layer: its likeliest two, and the first with the third."""
+    """Return faults of an early layer's two likeliest candidates, and of the first with the third."""
     experiment = plain_decoding(
         0, 1, 1, "text", "llama-target", method=MethodSpec.of("ppd", early_layer=LAYER, execution="batched")
     )
@@ -96,7 +97,7 @@ def _of_candidates() -> dict[str, str]:
 
 
 def _of_laws() -> dict[str, str]:
-    """A law of a hundred tokens that is right, one that is off at one token, and one that is none."""
+    """Return verdicts on a law of a hundred tokens that is right, on one that is off at one token, and on NaN."""
     right = torch.full((4, 100), 0.01, dtype=torch.float64)
     moved = right.clone()
     moved[1, 3] += 2e-6

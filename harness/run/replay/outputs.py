@@ -140,7 +140,7 @@ def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, see
 
     ``seed`` and ``length`` are those of its ``Uniforms``. Raises RuntimeError where memory does not suffice.
     """
-    if not is_replayed(method, reader.sampling) or not made.tokens:
+    if not is_replayed(method, reader.sampling) or not made.tokens or _is_rounded_as_its_logits(method, reader):
         return None
     found = sorted(_decisions(method, reader, inputs, made, seed, length), key=lambda one: one.position)
     fault = next((one for one in found if one.is_fault), None)
@@ -158,6 +158,12 @@ def is_replayed(method: Method, sampling: Sampling) -> bool:
     if method.guarantee == "lossy":
         return isinstance(method, DraftAndVerify) and is_said_again(_rule_of(method), sampling)
     return sampling.greedy or method.guarantee == "identical" or isinstance(method, DraftAndVerify)
+
+
+def _is_rounded_as_its_logits(method: Method, reader: Reader) -> bool:
+    """Say whether it draws by sigmoids in half precision, of which no bound is known."""
+    is_half = reader.target.stack.dtype in HALF and not reader.sampling.greedy
+    return is_half and isinstance(method, DraftAndVerify) and isinstance(_rule_of(method), SigmoidRule)
 
 
 def _divergence(fault: Decision) -> Divergence:
@@ -204,7 +210,7 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     drafts = Drafts(method.drafter, reader, inputs, output, isinstance(rule, PointMass), off)
     if not isinstance(rule, SigmoidRule):
         yield from acceptances(output, drafts, None if by_block else lenience, isinstance(rule, STATE_DRAFTS))
-    elif reader.target.stack.dtype not in HALF:  # whose sigmoids are rounded as their logits are
+    else:
         yield from sigmoids(rule.scaling, output, reading, drafts)
     yield from drawn_drafts(output, drafts)
     yield from repeated_drafts(rounds, drafts.again)
