@@ -1,14 +1,20 @@
 """Known answers of the command line: which experiments some commands ask for, and what is said of the arms that they record."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from harness.cli.main import parser
 from harness.cli.run_experiments import arms_asked_for
-from harness.cli.run_judged import rates, status_of
+from harness.cli.run_judged import rates, status_of, why_refused
+from harness.core.experiment import Comparison
+from harness.report.baseline import FAILED, OUTPUT, Baseline
+from harness.report.holding import judge
 from harness.report.known import arms
-from harness.report.known.values import hashed, told
+from harness.report.known.values import hashed, numbers_in, told
+from harness.report.pinned import plain_decoding
 
+EXAMPLES, MACHINES = 100, ("its machine a", "another b", "new draft a")  # the last letter is the processor's
 DRAFTED = "--method speculative --target zoo:gpt-target --draft zoo:gpt-draft"
 PIPED = "--method ppd --target zoo:llama-deep"
 COMMANDS = {
@@ -44,7 +50,62 @@ def answers() -> dict[str, str]:
         for verdict in ("identical", "bug"):
             statuses = [status_of(both, {"audit": {"verdict": verdict}}) for both in ((plain, broken), (broken, plain))]
             found[f"exit status, {many} of 4 failed, {verdict}"] = str(statuses)
+    spoiled = [replace(one, on_processor_frac=0.5) for one in plain]
+    for name, first, second in (("neither", plain, plain), ("the first", spoiled, plain), ("the second", plain, spoiled)):
+        why = why_refused([first, second, drafting]) or ""
+        found[f"no speed where {name} of two baselines was disturbed"] = numbers_in(why)
+    return found | _held()
+
+
+def _held() -> dict[str, str]:
+    """Return what is said of a pair beside its baseline: on its own machine, on another, and with a new draft."""
+    was = [0.5 + place % 7 / 20 for place in range(EXAMPLES)]
+    cases: dict[str, tuple[list[float], int, int]] = {  # alpha now, how many outputs part, how many examples fail
+        "nothing moved": (was, 0, 0),
+        "an example moved": ([one + 0.1 * (place == 3) for place, one in enumerate(was)], 1, 0),
+        "all moved, up as down": ([one + 0.1 * (-1) ** (place // 2) for place, one in enumerate(was)], 0, 0),
+        "all moved down": ([one - 0.01 * (1 + place % 3) for place, one in enumerate(was)], 0, 0),
+        "outputs parted as by rounding": (was, 8, 0),
+        "outputs parted": (was, 16, 0),
+        "an example failed": (was, 0, 1),
+    }
+    before, found = _baseline(was), dict[str, str]()
+    for name, given in cases.items():
+        held = [_judged(before, _baseline(*given, machine=machine), machine == MACHINES[-1]) for machine in MACHINES]
+        found[f"held, {name}"] = "; ".join(held)
+    for verdict in ("near-tie", "bug"):
+        held = [_judged(before, _baseline(was, verdict=verdict, machine=machine), False) for machine in MACHINES[:2]]
+        found[f"held, its verdict {verdict}"] = "; ".join(held)
+    now = _baseline(was, 1, dtype="float64", machine=MACHINES[1])
+    found["held, of twice the digits"] = _judged(_baseline(was, dtype="float64"), now)
     return found
+
+
+def _baseline(
+    alpha: Sequence[float],
+    parted: int = 0,
+    failed: int = 0,
+    *,
+    machine: str = MACHINES[0],
+    dtype: str = "float32",
+    verdict: str = "identical",
+) -> Baseline:
+    """Make what was measured of a pair, of whose outputs the first few part or failed."""
+    examples = {
+        f"{place}": {"alpha": one, FAILED: float(place < failed), OUTPUT: "another" if place < parted else "the same"}
+        for place, one in enumerate(alpha)
+    }
+    metrics = {"alpha": sum(alpha) / len(alpha), FAILED: failed / len(alpha)}
+    measured = {"verdict": verdict, "weights": "", "metrics": metrics, "intervals": {}, "examples": examples}
+    plain = plain_decoding(0, 1, 1, "text", "llama-target").replace(dtype=dtype)
+    return Baseline(comparison=Comparison((plain,)), machine={"processor": machine[-1]}, measured=measured)
+
+
+def _judged(before: Baseline, now: Baseline, new_draft: bool = False) -> str:
+    """Return what differs and counts, with differences and chances, and whether any difference is a change."""
+    found = judge(Path("known"), before, now, new_draft)
+    changes = [f"{one.move.metric} {one.counts} {numbers_in(one.as_text())}" for one in found.changes]
+    return f"{found.moved} {'strict' if 'any difference' in found.summary else 'tested'} {changes}"
 
 
 def _described(words: Iterable[str]) -> list[str]:

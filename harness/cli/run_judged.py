@@ -24,7 +24,6 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
     method, metrics = comparison.arms[-1], measure_run(comparison, records)
     if "memory_access_factor" in metrics and (eq1 := memory_access_factor_eq1(method, metrics)) is not None:
         metrics["memory_access_factor_eq1"] = eq1
-    refused = next(filter(None, (incomparable(baseline, records[-1]) for baseline in records[:-1])), None)
     if incomparable(records[0], records[-1]) is None:
         metrics |= rates(records)
         rounds_alone = decode_speedup(records[0], records[-1]) if len(records) > 1 else None
@@ -42,11 +41,17 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
         "audit": judge_run(comparison, records, runner.with_models),
         "metrics": {name: finite(estimate.as_dict()) for name, estimate in metrics.items()},
-        "refused": refused.why if refused else None,
+        "refused": why_refused(records),
         "beam_budget": _beam_budget(method.method),
         "peers": [],
     }
     return metrics, document
+
+
+def why_refused(arms: Sequence[Sequence[Record]]) -> str | None:
+    """Return why the last arm has no speed over one of the others; None where it has one over each."""
+    found = next(filter(None, (incomparable(baseline, arms[-1]) for baseline in arms[:-1])), None)
+    return found.why if found else None
 
 
 def rates(records: list[list[Record]]) -> dict[str, Estimate]:

@@ -315,7 +315,7 @@ def check_false_alarms(ground: Ground) -> Finding:
         p_values += [fit.p_value for fit in fits.values() if fit.num_samples]
     alarms, small = (sum(p <= level for p in p_values) for level in (ground.level, NOMINAL))
     streams = check_streams(ground)
-    wrong = not p_values or alarms > 0 or small > NOMINAL * len(p_values) or not streams.passed
+    wrong = is_alarming(p_values, ground.level) or not streams.passed
     evidence = {
         "tests_made": len(p_values),
         "alarms": alarms,
@@ -325,6 +325,11 @@ def check_false_alarms(ground: Ground) -> Finding:
         "failed": streams.evidence["failed"],
     }
     return Finding("unknown" if not p_values else "biased" if wrong else passed_by(fits), evidence=evidence)
+
+
+def is_alarming(p_values: Sequence[float], level: float) -> bool:
+    """Say whether p-values look biased, of which each bounds a chance: one is red, or more than NOMINAL are below NOMINAL."""
+    return min(p_values, default=0.0) <= level or sum(p <= NOMINAL for p in p_values) > NOMINAL * len(p_values)
 
 
 def check_streams(ground: Ground, uniforms_of: Callable[..., Uniforms] = Uniforms) -> Finding:

@@ -29,7 +29,8 @@ from harness.measures.statistics import ratio_of_examples as whole_ratio
 from harness.models import loading, translation
 from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
-from harness.report import bench, grid, relation
+from harness.papers.specdec import quality
+from harness.report import bench, grid, holding, relation
 from harness.report.known import arms as known_arms
 from harness.report.known import borders, decoding, inputs, judged, records
 from harness.report.known import rules as known_rules
@@ -993,6 +994,20 @@ def positions_of_a_block_less(patch: Patch) -> None:
     patch.setattr(drafter.DrafterAlone, "generate", generate)
 
 
+def a_stop_more(patch: Patch) -> None:
+    whole = pairing.torn
+    another = lambda one: replace(one, run="another", example="another")  # noqa: E731
+    patch.setattr(pairing, "torn", lambda plain, method: whole([*plain, another(plain[0])], method))
+
+
+def best_by_another_score(patch: Patch) -> None:
+    patch.setitem(quality.BY_TITLE, "BLEU", quality.BY_TITLE["sacreBLEU"])
+
+
+def twice_as_many_small_chances(patch: Patch) -> None:
+    patch.setattr(checks, "NOMINAL", 2 * checks.NOMINAL)
+
+
 def nuclei_not_passed_on(patch: Patch) -> None:
     patch.setattr(run_experiments, "SamplingSpec", lambda top_p, **given: SamplingSpec(**given))
 
@@ -1006,9 +1021,31 @@ def half_failed_is_well(patch: Patch) -> None:
     patch.setattr(known_commands, "status_of", lambda arms, document: int(document["audit"]["verdict"] == "bug"))
 
 
+def first_baselines_alone(patch: Patch) -> None:
+    whole = known_commands.why_refused
+    patch.setattr(known_commands, "why_refused", lambda arms: whole([arms[0], arms[-1]]))
+
+
+def any_difference_is_rounding(patch: Patch) -> None:
+    patch.setattr(holding, "holm", lambda p_values, level: set())
+
+
+def failures_are_rounding(patch: Patch) -> None:
+    patch.setattr(holding, "FAILED", "nothing")
+
+
+def bugs_are_rounding(patch: Patch) -> None:
+    patch.setattr(holding, "NOT_KEPT", ())
+
+
 @pytest.mark.parametrize(
     ("fault", "moved"),
     [
+        (first_baselines_alone, "no speed where the second of two baselines was disturbed"),
+        (any_difference_is_rounding, "held, all moved down"),
+        (any_difference_is_rounding, "held, outputs parted"),
+        (failures_are_rounding, "held, an example failed"),
+        (bugs_are_rounding, "held, its verdict bug"),
         (nuclei_not_passed_on, "sampling asked for"),
         (plain_speeds_of_the_method, "baseline_ms_per_token"),
         (half_failed_is_well, "exit status, 2 of 4 failed, identical"),
@@ -1171,6 +1208,9 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (first_numbers_alone, judged_of, "numbers beside printed ones"),
         (rests_of_one_sign, judged_of, "-0.4 of a speed unexplained"),
         (printed_numbers_of_both_signs, judged_of, "signs beside the paper's, one of two"),
+        (a_stop_more, compared, "2 torn by a stop"),
+        (best_by_another_score, judged_of, "best of a grid by BLEU, where another is by sacreBLEU"),
+        (twice_as_many_small_chances, faulted, "p-values that alarm"),
         (positions_of_a_block_less, judged_of, "tokens of a drafter alone, to its last position"),
     ],
 )

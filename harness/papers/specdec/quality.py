@@ -168,12 +168,12 @@ def grid_sections(settings: Settings) -> list[Section]:
     arms = {**setup.baselines(plain), setup.STRICT: setup.strict(plain, drafter, gamma), **grid}
     return [
         Section(arms, tuple(rows)),
-        Section(arms, lambda known: (Row(row_name("best", "of the grid"), str(_best(known)), BEST),), (_BEST_BLEU,)),
+        Section(arms, lambda known: (Row(row_name("best", "of the grid"), str(best_of_grid(known)), BEST),), (_BEST_BLEU,)),
     ]
 
 
-def _best(known: Known) -> setup.Relaxed:
-    """The setting with the highest BLEU; the first of the grid where none was measured."""
+def best_of_grid(known: Known) -> setup.Relaxed:
+    """Return the setting with the highest BLEU; the first of the grid where none was measured."""
 
     def quality(setting: setup.Relaxed) -> float:
         arm = str(setting)

@@ -142,6 +142,10 @@ def _refused() -> dict[str, Number]:
         if len({one.run for one in odd}) == 2:
             found[f"{name} in both"] = pairing.disturbed(odd)
         found[f"{name} in the plain one"] = pairing.incomparable([spoil(*one) for one in enumerate(plain)], drafting)
+    for torn in (1, 2):
+        cuts = (half, half + torn)
+        stopped, further = ([replace(one, run=f"{place >= cut}") for place, one in enumerate(plain)] for cut in cuts)
+        found[f"{torn} torn by a stop"] = pairing.torn(stopped, further)
     return found
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.core.experiment import MethodSpec
 from harness.core.records import Record
-from harness.exact.checks import check_law
+from harness.exact.checks import check_law, is_alarming
 from harness.models.fit import Models
 from harness.report.pinned import plain_decoding
 from harness.run.build import build_method
@@ -106,7 +106,18 @@ def _of_laws() -> dict[str, str]:
         window: Any = SimpleNamespace(target_logits=right, laws=lambda rule, sampling: (emitted, right))
         return check_law(SpeculativeSampling(), [("one", window)], Sampling(temperature=1.0)).verdict
 
-    return {"verdicts on a right law, a moved one and none": str([verdict(one) for one in (right, moved, right * nan)])}
+    level, fine, low = 1e-3, [0.5] * 38, 0.04
+    series: tuple[list[float], ...] = (
+        [],
+        [*fine, low, low],
+        [*fine, low, low, low],
+        [*fine, level],
+        [*fine, 1.01 * level],
+    )
+    return {
+        "verdicts on a right law, a moved one and none": str([verdict(one) for one in (right, moved, right * nan)]),
+        "p-values that alarm": str([is_alarming(one, level) for one in series]),
+    }
 
 
 def _in_turn() -> dict[str, str]:
