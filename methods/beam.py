@@ -183,8 +183,12 @@ class BeamSearch:
 
 
 def next_log_probs(target: TextSession, tokens: Sequence[int], device: torch.device) -> Float[Tensor, "beams V"]:
-    """Extend every beam by its token and return the next log-probabilities, in fp32 or better as transformers has them."""
-    logits = target.extend(torch.tensor(tokens, device=device).unsqueeze(1))[:, -1]
+    """Extend every beam by its token and return the next log-probabilities."""
+    return log_probs_of(target.extend(torch.tensor(tokens, device=device).unsqueeze(1))[:, -1])
+
+
+def log_probs_of(logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch V"]:
+    """Return log-probabilities in fp32 or better, as transformers has them: in half precision many would be equal."""
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 

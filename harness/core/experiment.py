@@ -115,6 +115,11 @@ class DrafterSpec:
         return self.kind in ("model", *TRANSLATED)
 
     @property
+    def models(self) -> list[ModelSpec]:
+        """Return all models that it names, those of what drafts for it too."""
+        return ([] if self.model is None else [self.model]) + ([] if self.inner is None else self.inner.models)
+
+    @property
     def label(self) -> str:
         return self.name if self.is_model else self.kind
 

@@ -231,6 +231,13 @@ def describe_fit(fit: Fit) -> dict[str, Any]:
     return {"samples": fit.num_samples, "p": _round(fit.p_value), f"tv_at_power_{POWER:g}": _round(fit.likely_tv)}
 
 
+def check_ways(
+    rule: VerifyRule, windows: Sequence[tuple[str, Window]], sampling: Sampling, device: torch.device
+) -> list[Finding]:
+    """Check the law of a rule by everything that may decide for it on a device; what the rule itself decides is first."""
+    return [check_law(way, windows, sampling) for way in ways_of(rule, device)]
+
+
 def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
     """Check the law of a method's rule, if it has one, and its samples; ``drafts``: it has a drafter.
 
@@ -239,8 +246,7 @@ def check_exact(method: Method, ground: Ground, drafts: bool) -> Finding:
     laws, windows = list[Finding](), list[tuple[str, Window]]()
     if isinstance(method, DraftAndVerify):
         windows = ground.windows(method.drafter, WINDOWS, KEPT)
-        ways = ways_of(method.rule, ground.new_session().device)
-        laws = [check_law(rule, windows, ground.sampling) for rule in ways]
+        laws = check_ways(method.rule, windows, ground.sampling, ground.new_session().device)
     assisted = isinstance(method, TransformersGenerate) and method.assistance is not None
     share = TRANSFORMERS_SHARE if assisted else 1
     samples = ground.samples(method, count=ground.sizes.samples // share)

@@ -21,10 +21,10 @@ from harness.exact.checks import (
     WINDOWS,
     Finding,
     check_identity,
-    check_law,
     check_replay,
     check_samples,
     check_streams,
+    check_ways,
     compare,
 )
 from harness.exact.ground import LONG, NUM_DRAFT, ModelGround
@@ -43,7 +43,7 @@ from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import UNIFORM, CopyDrafter, PerRow, RandomDrafter
-from methods.speculative.rules import SpeculativeSampling, can_loop, ways_of
+from methods.speculative.rules import SpeculativeSampling, can_loop
 from methods.speculative.schedules import Constant
 from methods.types import (
     Clock,
@@ -301,7 +301,8 @@ class _Control:
 
     With ``drafts_itself`` the target drafts for itself, so that all drafts stand: with a draft that is nearly always refused
     the fault would never happen. With ``stops``, outputs end at a token that plain decoding emits, which then falls inside
-    accepted blocks. ``dtype`` is the target's. ``can_happen`` says on which devices there is what is wrong.
+    accepted blocks. ``dtype`` is the target's. ``can_happen`` says on which devices there is what is wrong, and ``beyond`` from
+    how many cached tokens on.
     """
 
     what: str
@@ -315,6 +316,11 @@ class _Control:
     stops: bool = False
     dtype: str = "float32"
     can_happen: Callable[[torch.device], bool] = lambda device: True
+    beyond: int = 0
+
+    def can_strike(self, device: torch.device, position_limit: int | None) -> bool:
+        """Say whether what is wrong can be on such a device, of a target with so many positions (None: with any number)."""
+        return self.can_happen(device) and (position_limit is None or position_limit - STALE - NUM_DRAFT > self.beyond)
 
 
 CONTROLS = {
@@ -378,7 +384,10 @@ CONTROLS = {
         uniforms=_LastFromSecond,
     ),
     "stale cache beyond 64": _Control(
-        what="rejected drafts stay in a cache of more than 64 tokens", check="replay", session=_StaleBeyond
+        what="rejected drafts stay in a cache of more than 64 tokens",
+        check="replay",
+        session=_StaleBeyond,
+        beyond=MIN_CAPACITY,
     ),
     "positions shifted": _Control(
         what="positions are one too far in the round after one whose drafts all stood",
@@ -402,6 +411,7 @@ CONTROLS = {
     ),
     "both arms wrong alike": _Control(
         what="plain decoding itself reads its neighbour's logits beyond 64 tokens",
+        beyond=MIN_CAPACITY,
         check="replay",
         session=_OffBeyond,
         loop=lambda *parts: Autoregressive(),
@@ -436,8 +446,8 @@ def run_control(control: _Control, greedy: ModelGround, drawn: ModelGround, draf
 def _by_law(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     drafter = build_drafter(draft, ground.target, ground.models)
     windows = ground.windows(drafter, WINDOWS, KEPT)
-    ways = ways_of(control.rule(), ground.target.session().device)
-    return max((check_law(rule, windows, ground.sampling) for rule in ways), key=lambda finding: finding.verdict in CAUGHT)
+    found = check_ways(control.rule(), windows, ground.sampling, ground.target.session().device)
+    return max(found, key=lambda finding: finding.verdict in CAUGHT)
 
 
 def _by_samples(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:

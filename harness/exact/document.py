@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.core.text import markdown_lines
 from harness.exact.checks import TRANSFORMERS_SHARE, Findings
+from harness.exact.controls import CONTROLS
 from harness.exact.fit import CELLS, FALSE_ALARM, POWER, SIDE
 from harness.exact.ground import LONG, MAX_TESTS, TEST_LEVEL
 from harness.exact.subjects import Sizes, Subject
@@ -52,6 +53,7 @@ def build_document(
         "red": red,
         "not_tested": [row["name"] for row in rows if row["verdict"] == NOT_TESTED],
         "controls_missed": missed,
+        "controls_left_out": [control for control in CONTROLS if control not in controls] if controls else [],
         **facts,
         "sizes": asdict(sizes),
         "tests_of_samples": sum(len(tests) for tests, _ in strong),
@@ -79,7 +81,9 @@ def summarise(document: Mapping[str, Any]) -> str:
     )
     caught = sum(control["caught"] for control in controls)
     passed = "passed" if document["passed"] else "FAILED"
-    return f"{passed}: {len(rows)} subjects ({verdicts}); {caught} of {len(controls)} controls caught"
+    left_out = len(document.get("controls_left_out", ()))
+    more = f", {left_out} left out, which cannot strike here" if left_out else ""
+    return f"{passed}: {len(rows)} subjects ({verdicts}); {caught} of {len(controls)} controls caught{more}"
 
 
 def as_markdown(document: Mapping[str, Any]) -> str:
@@ -87,6 +91,8 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     lines += [f"- {title}: {_as_text(document[title])}" for title in ("command", "code", "seed", "environment", "models")]
     lines += [f"- red: {name}" for name in document["red"]]
     lines += [f"- control missed: {name}" for name in document["controls_missed"]]
+    why = "nothing goes wrong by it on this device, or within this target's positions"
+    lines += [f"- control left out: {name}; {why}" for name in document.get("controls_left_out", ())]
     subjects = list(map(as_earned, document["subjects"]))
     lines += [f"- {NOT_TESTED}: {row['name']}" for row in subjects if row["verdict"] == NOT_TESTED]
     for pair in dict.fromkeys(row["pair"] for row in subjects):

@@ -183,9 +183,10 @@ def _control_jobs(part: _Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[s
     greedy, drawn = (ModelGround(plain, sizes, runner.models(plain)) for plain in map(pin, (part.ground, part.drawn)))
     draft = pin(part.drafted).method.drafter
     assert draft is not None
-    device = drawn.target.session().device
-    for name, control in ((name, one) for name, one in CONTROLS.items() if one.can_happen(device)):
-        yield name, partial(run_control, control, greedy, drawn, draft)
+    device, limit = drawn.target.session().device, drawn.target.stack.position_limit
+    for name, control in CONTROLS.items():
+        if control.can_strike(device, limit):
+            yield name, partial(run_control, control, greedy, drawn, draft)
 
 
 def _subject_jobs(part: _Part, sizes: Sizes, runner: Runner) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:

@@ -10,6 +10,7 @@ Both: what was replayed of any arm as it was recorded (harness.run.replay); a de
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import nan
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from harness.core.experiment import Comparison, Experiment
 from harness.core.records import Record
-from harness.exact.checks import Finding, check_identity, check_law
+from harness.exact.checks import Finding, check_identity, check_ways
 from harness.exact.fit import CELLS, FALSE_ALARM, POWER, evenness, places_of
 from harness.exact.ground import WINDOW_DRAFTS, prompts_of
 from harness.exact.law import Window, windows_of
@@ -29,6 +30,7 @@ from harness.models.loading import LoadedModel
 from harness.run.build import build_method
 from harness.run.decode import must_equal, outputs_of
 from harness.run.refusals import check_alike, check_tokens
+from harness.run.replay.reading import widened
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
@@ -102,7 +104,7 @@ def _judge_identity(plain: Sequence[Record], records: Sequence[Record]) -> Findi
 
 def _judge_law(experiment: Experiment, method: DraftAndVerify, records: Sequence[Record], target: LoadedModel) -> Finding:
     """Integrate the rule's law on laws along a few of the run's own outputs, the first that have enough drafts, cut to their
-    likeliest tokens."""
+    likeliest tokens: by everything that may decide for the rule here. What is furthest off is told."""
     chosen = [one for one in records if one.status == "ok" and len(one.tokens or ()) > WINDOW_DRAFTS][:SEARCHED]
     prompts, windows = prompts_of(experiment, target, {record.example for record in chosen}), list[tuple[str, Window]]()
     kept = BLOCK_KEPT if method.looks_ahead else KEPT
@@ -116,8 +118,9 @@ def _judge_law(experiment: Experiment, method: DraftAndVerify, records: Sequence
         windows += [(record.example, window) for window in found]
     if not windows:
         return Finding("unknown", "no output is long enough, or has enough drafts, to check the rule's law on")
-    finding = check_law(method.rule, windows, Sampling.of(experiment.sampling))
-    worst = max(finding.evidence["largest_deviation"].values())
+    laws = check_ways(method.rule, windows, Sampling.of(experiment.sampling), target.session().device)
+    deviations = [max(one.evidence["largest_deviation"].values()) for one in laws]
+    worst, finding = max(zip(deviations, laws, strict=True), key=lambda pair: pair[0])
     evidence = {"windows": len(windows), "largest_deviation": worst}
     return Finding(finding.verdict, f"{finding.note} from this run", evidence)
 
@@ -125,15 +128,20 @@ def _judge_law(experiment: Experiment, method: DraftAndVerify, records: Sequence
 def judge_samples(experiment: Experiment, records: Sequence[Record], target: LoadedModel) -> Finding:
     """Test the place of every token in the target's law behind the text before it: uniform if that law was sampled.
 
+    A token that this law cannot draw, whatever rounding moves across the filters' borders, is "biased" by itself. Else
     "biased", or "not tested": a law whose mass was moved within one of CELLS equal parts looks the same.
     One forward pass over each output, of at most MAX_RECORDS. How many tokens there are depends on what was emitted, which
     moves the mean of no cell.
     """
     chosen = [record for record in records if record.status == "ok" and record.tokens][:MAX_RECORDS]
-    places = list(_places(experiment, chosen, target))
-    if not places:
+    found_places = list(_places(experiment, chosen, target))
+    if not found_places:
         return Finding("unknown", "no output to look at")
-    fit = evenness(torch.cat(places), FALSE_ALARM)
+    places = torch.cat(found_places)
+    if impossible := int(places.isnan().sum()):
+        note = f"{impossible} of {len(places)} tokens of this run are none that the target's law can draw"
+        return Finding("biased", note, {"tokens": len(places), "p": 0.0, "impossible": impossible})
+    fit = evenness(places, FALSE_ALARM)
     found = f"total variation of {fit.likely_tv:.2f} or more" if fit.likely_tv < 1 else "nothing"
     summary = (
         f"{fit.num_samples} tokens of this run lie in the target's law as samples of it do: p {fit.p_value:.2g} (limit "
@@ -145,8 +153,8 @@ def judge_samples(experiment: Experiment, records: Sequence[Record], target: Loa
 
 
 def _places(experiment: Experiment, records: Sequence[Record], target: LoadedModel) -> Iterator[Float[Tensor, "T"]]:
-    """Yield the places of tokens in their laws, chunk by chunk of every output and window of its recording."""
-    generator, session = torch.Generator().manual_seed(0), target.session()
+    """Yield the places of tokens in their laws, chunk by chunk of every output and window; NaN of one that is impossible."""
+    generator, session, sampling = torch.Generator().manual_seed(0), target.session(), Sampling.of(experiment.sampling)
     prompts = prompts_of(experiment, target, {record.example for record in records})
     for record in records:
         prompt = prompts[record.example]
@@ -155,5 +163,7 @@ def _places(experiment: Experiment, records: Sequence[Record], target: LoadedMod
             start = 0
             for logits in teacher_logits(session, inputs, tokens)[1]:
                 emitted = torch.tensor(tokens[start : start + len(logits)])
-                yield places_of(Sampling.of(experiment.sampling).probs(logits).double().cpu(), emitted, generator)[0]
+                places = places_of(sampling.probs(logits).double().cpu(), emitted, generator)[0]
+                possible = widened(sampling).probs(logits).cpu().gather(-1, emitted.unsqueeze(-1)).squeeze(-1) > 0
+                yield places.where(possible, nan)
                 start += len(logits)

@@ -166,26 +166,30 @@ def interval(draws: np.ndarray, tail: float = TAIL) -> tuple[float | None, float
     return float(low), float(high)
 
 
-@lru_cache(maxsize=2)
-def _student(freedom: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return arctan(t / sqrt(freedom)) from 0 on, and the chance of each or less to either side."""
+@cache
+def _angles() -> tuple[np.ndarray, np.ndarray]:
+    """Return arctan(t / sqrt(degrees of freedom)) from 0 on, and its cosine."""
     angles = np.linspace(0, pi / 2, 100_001)
-    density = np.cos(angles) ** (freedom - 1)
+    return angles, np.cos(angles)
+
+
+@lru_cache(maxsize=64)
+def _student(freedom: int) -> np.ndarray:
+    """Return the chance of each of these angles or less to either side."""
+    density = _angles()[1] ** (freedom - 1)
     below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return angles, below / below[-1]
+    return below / below[-1]
 
 
 @cache
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
     """Return how many standard errors an interval of ``confidence`` reaches to each side with so many degrees of freedom."""
-    angles, below = _student(freedom)
-    return sqrt(freedom) * tan(float(np.interp(confidence, below, angles)))
+    return sqrt(freedom) * tan(float(np.interp(confidence, _student(freedom), _angles()[0])))
 
 
 def chance_beyond(reaches: float, freedom: int) -> float:
     """Return the chance that what is 0 is measured further from it, to either side, than so many times its interval reaches."""
-    angles, below = _student(freedom)
-    return 1 - float(np.interp(atan(reaches * student_quantile(freedom) / sqrt(freedom)), angles, below))
+    return 1 - float(np.interp(atan(reaches * student_quantile(freedom) / sqrt(freedom)), _angles()[0], _student(freedom)))
 
 
 def holm(chances: Sequence[float], error: float = 1 - CONFIDENCE) -> list[bool]:

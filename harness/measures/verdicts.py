@@ -84,7 +84,7 @@ def key_of(experiment: Experiment) -> tuple[str, ...]:
     rule = () if method.rule is None else (name, values.get("cap", "released"))
     execution = (values["execution"],) if method.is_pipeline else ()
     beams = ("beams",) if method.num_beams > 1 else ()
-    models = [experiment.target, *([] if method.drafter is None or method.drafter.model is None else [method.drafter.model])]
+    models = [experiment.target, *([] if method.drafter is None else method.drafter.models)]
     rounded = sorted({model.rounding for model in models if model.rounding is not None})
     drawn = "greedy" if experiment.sampling.greedy else "sampled"
     return (method.name, *plugged, *rule, *execution, *beams, *rounded, drawn, place_of(experiment))

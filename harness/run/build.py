@@ -239,16 +239,9 @@ def build_method(spec: MethodSpec, target: LoadedModel, models: Models) -> Metho
 
 def specs_of(experiment: Experiment) -> list[ModelSpec]:
     """Return every model, table and set of heads that an experiment names, the target first."""
-
-    def of_drafter(spec: DrafterSpec | None) -> list[ModelSpec]:
-        if spec is None:
-            return []
-        return ([spec.model] if spec.model is not None else []) + of_drafter(spec.inner)
-
-    found = [experiment.target, *of_drafter(experiment.method.drafter)]
-    for drafter in experiment.overlap:
-        found += of_drafter(drafter)
-    return list(dict.fromkeys(found + heads_of(experiment)))
+    drafters = [one for one in (experiment.method.drafter, *experiment.overlap) if one is not None]
+    drafting = [model for drafter in drafters for model in drafter.models]
+    return list(dict.fromkeys([experiment.target, *drafting, *heads_of(experiment)]))
 
 
 def heads_of(experiment: Experiment) -> list[ModelSpec]:

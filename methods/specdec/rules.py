@@ -6,7 +6,9 @@ reading waits for the device, tensor operations decide on all.
 """
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,6 +22,7 @@ from methods.specdec.options import TopBetaOptions, TopOneOptions, check_greedy
 from methods.speculative.rules import greedy_probs
 from methods.types import Guarantee, Proposal, Verdict
 
+Rule = TypeVar("Rule", "TopOne", "TopBeta")
 Tolerates = Callable[[int, int, int, int], bool]  # a draft that is not the first choice: its row, position, itself, that choice
 
 
@@ -38,14 +41,19 @@ class TopOne:
     """
 
     guarantee: Guarantee = "identical"
+    on_host = True
 
     def __init__(self, cap: str = "released") -> None:
         self.cap = TopOneOptions(cap=cap).cap
 
+    def elsewhere(self, device: torch.device) -> list["TopOne"]:
+        """Return the rule as tensor operations decide for it, on a GPU."""
+        return [_by_tensors(self)]
+
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         check_greedy(sampling)
         best = target_logits.argmax(-1)
-        if _is_at_hand(best):
+        if self.on_host and _is_at_hand(best):
             return _decided_on_host(proposal, best, lambda row, position, token, choice: False, self.cap)
         return _decided_on_device(proposal, best, proposal.tokens == best[:, :-1], self.cap)
 
@@ -70,16 +78,22 @@ class TopBeta:
     Differs from the paper: its equations print the drafter's score; the authors' code uses the verifier's, the default here.
     """
 
+    on_host = True
+
     def __init__(self, beta: int = 3, tau: float = 1.0, score: str = "verifier", cap: str = "released") -> None:
         TopBetaOptions(beta=beta, tau=tau, score=score, cap=cap)  # refuses what cannot be
         self.beta, self.tau, self.score, self.cap = beta, tau, score, cap
         self.strict = score == "verifier" and (beta == 1 or tau == 0)
         self.guarantee: Guarantee = "identical" if self.strict else "lossy"
 
+    def elsewhere(self, device: torch.device) -> list["TopBeta"]:
+        """Return the rule as tensor operations decide for it, on a GPU."""
+        return [_by_tensors(self)]
+
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         check_greedy(sampling)
         best = target_logits.argmax(-1)
-        if self.score == "verifier" and _is_at_hand(best):
+        if self.on_host and self.score == "verifier" and _is_at_hand(best):
             return _decided_on_host(proposal, best, partial(self._tolerates_one, target_logits), self.cap)
         stands = proposal.tokens == best[:, :-1]
         if not self.strict and proposal.tokens.shape[1]:
@@ -108,6 +122,12 @@ class TopBeta:
         better = (logits > scores).sum(-1, keepdim=True)  # fewer than beta are: Eq. 6, cheaper than finding the beta-th
         enough = better < min(self.beta, logits.shape[-1])
         return (enough & (logits.gather(-1, best) - scores <= self.tau)).squeeze(-1)
+
+
+def _by_tensors(rule: Rule) -> Rule:
+    other = copy(rule)
+    other.on_host = False
+    return other
 
 
 def _is_at_hand(tensor: Tensor) -> bool:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.beam import BeamState, as_generation, next_log_probs
+from methods.beam import BeamState, as_generation, log_probs_of, next_log_probs
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
 from methods.steps import Step
@@ -105,7 +105,7 @@ class _Lookahead:
     def _root_laws(self) -> Float[Tensor, "beams V"]:
         logits = self.session.extend(torch.tensor(self.unseen, device=self.device))[:, -1]
         self.unseen = [[] for _ in self.roots]
-        return logits.log_softmax(-1)
+        return log_probs_of(logits)
 
     def _next_laws(self, level: Sequence[Beam]) -> Float[Tensor, "beams V"]:
         num_roots = len(self.roots)
@@ -154,7 +154,7 @@ class _Checker:
         padded = [[*row, *[0] * (width - len(row))] for row in fed]
         logits = self.session.extend(torch.tensor(padded, device=self.device))
         self.session.rewind([width - len(row) for row in fed])
-        log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        log_probs = log_probs_of(logits)
         return {
             path[: depth + offset]: log_probs[row, offset]
             for row, path in enumerate(self.paths)

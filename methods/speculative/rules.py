@@ -188,7 +188,7 @@ class ByLoop:
 def ways_of(rule: VerifyRule, device: torch.device) -> list[VerifyRule]:
     """Return a rule by everything that may decide for it on such a device; the first is the rule itself."""
     ways: list[VerifyRule] = [rule]
-    if isinstance(rule, KernelRule | SpeculativeSampling):
+    if hasattr(rule, "elsewhere"):
         ways += rule.elsewhere(device)
     return [*ways, ByLoop(rule)] if can_loop(device) and hasattr(type(rule), "loop") else ways
 

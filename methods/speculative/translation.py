@@ -165,7 +165,7 @@ class TextDrafter:
 
     def _nearest(self, text: Sequence[int]) -> tuple[TextSession, list[int]]:
         """Take out the cache that shares the longest beginning with a text, cut to it, at least one token short of the text."""
-        shares = [_shared_length(cached, text[:-1]) for _, cached in self._known]
+        shares = [shared_length(cached, text[:-1]) for _, cached in self._known]
         best = max(range(len(shares)), key=shares.__getitem__, default=None)
         if best is None or shares[best] == 0:
             session = self.new_session()
@@ -176,7 +176,8 @@ class TextDrafter:
         return session, cached[: shares[best]]
 
 
-def _shared_length(first: Sequence[int], second: Sequence[int]) -> int:
+def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many tokens two texts begin with alike."""
     return next(
         (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )

@@ -79,6 +79,20 @@ def test_every_control_is_caught(done: dict) -> None:
     assert len(controls.CONTROLS) == 20
 
 
+def test_controls_that_cannot_strike_a_target_of_few_positions_are_left_out_and_named(done: dict) -> None:
+    """Fault: of a target with 64 positions, two faults beyond 64 tokens were "missed", and its audit failed."""
+    device = torch.device("cpu")
+    struck = {name for name, one in controls.CONTROLS.items() if one.can_strike(device, MIN_CAPACITY)}
+    left = {"stale cache beyond 64", "both arms wrong alike"}
+    assert {name for name, one in controls.CONTROLS.items() if one.can_strike(device, None)} - struck == left
+    assert done["controls_left_out"] == []
+    kept = {one["name"]: one for one in done["controls"] if one["name"] in struck}
+    document = build_document("pair", [], {}, kept, SIZE, FACTS)
+    assert (document["passed"], set(document["controls_left_out"])) == (True, left)
+    assert documents.summarise(document).endswith("18 of 18 controls caught, 2 left out, which cannot strike here")
+    assert "- control left out: both arms wrong alike; nothing goes wrong by it" in documents.as_markdown(document)
+
+
 def test_the_evidence_is_there(done: dict) -> None:
     greedy, _, _, plain, sampled, relaxed, lenient = done["subjects"]
     assert greedy["prompts"] == 2

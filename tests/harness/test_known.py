@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from harness.advise import rounds as advise_rounds
 from harness.cli import known_commands, run_experiments
 from harness.core.experiment import DrafterSpec, MethodSpec
 from harness.core.records import kind_of
-from harness.exact import checks, fit, law
+from harness.exact import checks, controls, fit, law, run_verdict
 from harness.exact.captured import greedy, two_samples
 from harness.measures import definitions, frames, logs, of_run, paired_tests, pairing, pipelines, statistics, verdicts
 from harness.measures.counts import Counts
@@ -33,6 +34,8 @@ from harness.papers.specdec import quality
 from harness.report import bench, grid, holding, relation
 from harness.report.known import arms as known_arms
 from harness.report.known import borders, decoding, inputs, judged, records
+from harness.report.known import networks as known_networks
+from harness.report.known import replays as known_replays
 from harness.report.known import rules as known_rules
 from harness.report.known.arms import compared
 from harness.report.known.borders import judged as judged_of
@@ -50,6 +53,7 @@ from harness.report.regress import COMMANDS, KNOWN, each_apart, measure_known, m
 from harness.run import decode, divergence, peers, prompts, record
 from harness.run.comparison import Prepared
 from harness.run.instruments import ProfiledRule
+from harness.run.replay import blocks as replay_blocks
 from harness.run.replay import candidates as replay_candidates
 from harness.run.replay import decisions as replay_decisions
 from harness.run.replay import outputs, reading
@@ -58,7 +62,7 @@ from kernels.inputs import SamplingSpec
 from kernels.layers.decoder import Decoder
 from kernels.verify import sigmoid
 from kernels.verify.interface import Verdict
-from methods import transformers_assisted, transformers_generate
+from methods import beam, transformers_assisted, transformers_generate
 from methods.beam import BeamState
 from methods.models import whisper
 from methods.ppd import heads, plans
@@ -75,9 +79,10 @@ from methods.speculative.decode import DraftAndVerify
 from methods.speculative.engine_rules import Typical
 from methods.speculative.model import HierarchicalDrafter
 from methods.speculative.ngram import NGramTable
+from methods.speculative.per_row import CopyDrafter, SuffixDrafter
 from methods.speculative.rules import SpeculativeSampling
 from methods.static import LaidSource
-from methods.steps import Step
+from methods.steps import Step, Steps
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Outcome, Proposal, Stop
 from tasks import speech, squad
@@ -1008,6 +1013,107 @@ def twice_as_many_small_chances(patch: Patch) -> None:
     patch.setattr(checks, "NOMINAL", 2 * checks.NOMINAL)
 
 
+def a_choice_more_is_good_enough(patch: Patch) -> None:
+    whole = specdec_rules.TopBeta._tolerates
+
+    def looser(own: Any, *given: Any) -> torch.Tensor:
+        other = copy(own)
+        other.beta += 1
+        return whole(other, *given)
+
+    patch.setattr(specdec_rules.TopBeta, "_tolerates", looser)
+
+
+def tensors_decide_otherwise(patch: Patch) -> None:
+    whole = specdec_rules._decided_on_device
+    patch.setattr(
+        specdec_rules, "_decided_on_device", lambda proposal, best, stands, cap: whole(proposal, best, stands | True, cap)
+    )
+
+
+def first_draws_alone(patch: Patch) -> None:
+    whole = known_replays.draws
+    patch.setattr(known_replays, "draws", lambda what, positions, tokens, *given: list(
+        whole(what, positions, tokens, *given))[: replay_decisions.ROWS])  # fmt: skip
+
+
+def chances_for_their_width(patch: Patch) -> None:
+    patch.setattr(replay_blocks.Interval, "width", property(lambda own: own.high))
+
+
+def rules_decide_alone(patch: Patch) -> None:
+    patch.setattr(checks, "ways_of", lambda rule, device: [rule])
+
+
+def rows_not_tested(patch: Patch) -> None:
+    whole = known_replays.stream_fits
+    patch.setattr(known_replays, "stream_fits", lambda uniforms, level: [
+        name for name in whole(uniforms, level) if "rows" not in name])  # fmt: skip
+
+
+def controls_strike_anywhere(patch: Patch) -> None:
+    patch.setattr(controls._Control, "can_strike", lambda own, device, limit: True)
+
+
+def weak_checks_catch(patch: Patch) -> None:
+    patch.setattr(known_replays, "CAUGHT", (*controls.CAUGHT, "not tested"))
+
+
+def all_tokens_are_possible(patch: Patch) -> None:
+    patch.setattr(run_verdict, "widened", lambda sampling: Sampling(temperature=1.0))
+
+
+def equal_ranks(patch: Patch) -> None:
+    patch.setattr(known_networks, "rank_of", lambda logits, tokens: (logits > logits.gather(1, tokens[:, None])).sum(1))
+
+
+def theory_of_blocks(patch: Patch) -> None:
+    patch.setattr(DrafterSpec, "model_kind", "language")
+
+
+def drafts_of_any_rounding(patch: Patch) -> None:
+    patch.setattr(DrafterSpec, "models", [])
+
+
+def drafts_of_drafts_of_any_rounding(patch: Patch) -> None:
+    patch.setattr(DrafterSpec, "models", property(lambda own: [own.model]))
+
+
+def texts_by_their_ends(patch: Patch) -> None:
+    whole = known_networks.shared_length
+    patch.setattr(known_networks, "shared_length", lambda first, second: whole(first[-128:], second[-128:]))
+
+
+def copies_of_what_is_near(patch: Patch) -> None:
+    for kind in (CopyDrafter, SuffixDrafter):
+        propose = kind.propose
+        patch.setattr(kind, "propose", lambda own, text, *given, propose=propose: propose(own, text[-256:], *given))
+
+
+def laws_of_rows_at_temperature_one(patch: Patch) -> None:
+    whole = per_row._first_law
+    plain = Sampling(temperature=1.0)
+    patch.setattr(per_row, "_first_law", lambda proposal, size: whole(replace(proposal, sampling=plain), size))
+
+
+def ends_of_windows_forgotten(patch: Patch) -> None:
+    def of(steps: Any, whole: Any = Steps.of) -> Steps:
+        found = whole(steps)
+        found.stop_reason = []
+        return found
+
+    patch.setattr(Steps, "of", of)
+
+
+def the_first_window_s_text(patch: Patch) -> None:
+    whole = divergence._window_at
+    patch.setattr(divergence, "_window_at", lambda *given: (whole(*given)[0], []))
+
+
+def beams_of_rounded_laws(patch: Patch) -> None:
+    patch.setattr(beam, "log_probs_of", lambda logits: logits.log_softmax(-1))
+
+
 def nuclei_not_passed_on(patch: Patch) -> None:
     patch.setattr(run_experiments, "SamplingSpec", lambda top_p, **given: SamplingSpec(**given))
 
@@ -1208,6 +1314,30 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (first_numbers_alone, judged_of, "numbers beside printed ones"),
         (rests_of_one_sign, judged_of, "-0.4 of a speed unexplained"),
         (printed_numbers_of_both_signs, judged_of, "signs beside the paper's, one of two"),
+        (
+            a_choice_more_is_good_enough,
+            partial(decided, ["top-beta"]),
+            "top-beta (beta 1, tau 3.0, score as_described), greedy",
+        ),
+        (tensors_decide_otherwise, partial(decided, ["top-1"]), "top-1 (cap released), greedy"),
+        (first_draws_alone, faulted, "faults of a text's last draw, and of another"),
+        (chances_for_their_width, faulted, "faults of what follows a refused block"),
+        (rules_decide_alone, faulted, "verdicts on a rule, and on what decides elsewhere"),
+        (rows_not_tested, faulted, "numbers that are tested together"),
+        (controls_strike_anywhere, faulted, "controls that can strike"),
+        (weak_checks_catch, faulted, "verdicts that catch a control"),
+        (all_tokens_are_possible, concluded, "samples that nothing can have drawn"),
+        (equal_ranks, made, "ranks of tokens of equal logits"),
+        (theory_of_blocks, counted, "tokens expected of block"),
+        (drafts_of_any_rounding, belonging, "verdict of exact of a rounded draft"),
+        (drafts_of_drafts_of_any_rounding, belonging, "verdict of exact of a draft whose own draft is rounded"),
+        (texts_by_their_ends, made, "tokens that texts begin with alike"),
+        (copies_of_what_is_near, made, "copies of a text's beginning"),
+        (copies_of_what_is_near, made, "suffixes of a text's beginning"),
+        (laws_of_rows_at_temperature_one, made, "laws of pairs along a text, T 0.5"),
+        (ends_of_windows_forgotten, decoded, "ends of windows"),
+        (the_first_window_s_text, decoded, "how far a token of the last window is off"),
+        (beams_of_rounded_laws, decoded, "beams in half precision"),
         (a_stop_more, compared, "2 torn by a stop"),
         (best_by_another_score, judged_of, "best of a grid by BLEU, where another is by sacreBLEU"),
         (twice_as_many_small_chances, faulted, "p-values that alarm"),

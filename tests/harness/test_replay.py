@@ -410,6 +410,15 @@ def test_a_fault_turns_a_run_red_and_shows_no_speed(
     assert isinstance(speedup(records[0], records[-1]), Missing)
 
 
+def test_a_replay_that_leaves_out_tokens_is_a_fault_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: the first 64 draws alone were looked at, and a run was as well as before."""
+    whole = outputs.draws
+    monkeypatch.setattr(outputs, "draws", lambda *given: list(whole(*given))[:64])
+    found, _ = run(tmp_path, 1.0)
+    assert found["verdict"] == "bug"
+    assert "token that the replay leaves out" in found["summary"]
+
+
 def forgotten_last_draft(patch: pytest.MonkeyPatch) -> None:
     """The draft's cache never has the last draft of a round in which all stood: greedy outputs stay right, drafts are worse."""
     whole = ModelDrafter.commit

@@ -24,7 +24,7 @@ from harness.measures.statistics import (
 from harness.papers.optimized.setup import BASELINE, EXACT, LOSSY, PAPER, PLAIN, UNTRAINED, Case, from_zoo
 from harness.tables import published
 from harness.tables.base import TIME_SHARE
-from harness.tables.engine import PERPLEXITY, Column, Known, Result, Row, of_records
+from harness.tables.engine import PERPLEXITY, Arm, Column, Known, Result, Row, of_records
 from harness.tables.published import Published
 from tasks import get_task
 
@@ -174,8 +174,11 @@ def baseline_of(rule: str) -> str:
 
 def _refused(known: Known, row: Row) -> Missing | None:
     """Why the row's times must not be shown, its own or over the baseline's: all of a row are refused together."""
-    (experiment, own), (_, base), (_, plain) = known[row.arm], known[baseline_of(row.arm)], known[PLAIN]
-    return unfair(plain, experiment, base, own)
+    return known.once(_unfair_over, PLAIN, baseline_of(row.arm), row.arm)
+
+
+def _unfair_over(plain: Arm, base: Arm, own: Arm) -> Missing | None:
+    return unfair(plain[1], own[0], base[1], own[1])
 
 
 def _beside(rule: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from harness.tables import published
 from harness.tables.base import Finding, Table
 from harness.tables.engine import (
     PERPLEXITY,
+    Arm,
     Column,
     Known,
     Notes,
@@ -84,7 +85,11 @@ def _papers_arm(known: Known, arm: str) -> str:
 
 def speed_over(known: Known, baseline: str, row: Row) -> Result:
     """Seconds a sentence of a baseline over the row's."""
-    return sentence_speedup(known[GREEDY][1], known[baseline][1], known[row.arm][1])
+    return known.once(_speed_over, GREEDY, baseline, row.arm)
+
+
+def _speed_over(greedy: Arm, baseline: Arm, method: Arm) -> Result:
+    return sentence_speedup(greedy[1], baseline[1], method[1])
 
 
 def _without_heaviest(known: Known, row: Row) -> str:

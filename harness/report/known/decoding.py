@@ -15,6 +15,7 @@ from harness.report.known.rules import SAMPLINGS
 from harness.report.known.values import folded, hashed
 from harness.report.pinned import drafted_by, plain_decoding
 from harness.run.build import build_drafter, build_method
+from harness.run.divergence import margin_at
 from harness.run.prompts import make_prompt
 from harness.run.record import Arm, forced, generated
 from harness.run.replay import Reader, replay_record
@@ -70,7 +71,17 @@ def _heard() -> dict[str, float | str]:
     reader = Reader(target, Sampling.of(experiment.sampling), models)
     replayed = replay_record(record, experiment, method, prompt, reader)
     [overlap] = forced(arm, [probe], prompt, record, target, session, FACTS)[probe.id].overlap
+    assert record.tokens is not None
+    assert record.steps is not None
+    *told, last = record.tokens
+    other = [*told, (last + 1) % target.vocab_size]
+    wrong = replay_record(replace(record, tokens=other, text=None), experiment, method, prompt, reader).divergence
+    off, bound = margin_at(experiment, (record.tokens, other), prompt, 0, models)
     return {
+        "ends of windows": str(record.steps.stop_reason),
+        "a fault of the last window": f"{wrong and wrong.what}, at the end {wrong and wrong.position == len(told)}",
+        "how far a token of the last window is off": off,
+        "how far rounding may move it": bound,
         f"text of {len(prompt.windows())} windows": hashed((record.tokens, record.text, record.stop_reason)),
         "drafts of windows that stand": hashed(_of_steps(record)),
         "what a record holds": ", ".join(sorted(name for name, value in vars(record).items() if value and name not in WATCHED)),

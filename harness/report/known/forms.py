@@ -4,6 +4,7 @@ Also what audits say of an experiment by the place where it ran, and how far an 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,8 @@ def belonging() -> dict[str, str]:
     plain = plain_decoding(0, 1, 1, "text", "llama-target", 1.0)
     exact = plain.replace(method=MethodSpec.of("speculative", drafter=drafter, rule="exact", gamma=3))
     rounded = exact.replace(target=ModelSpec(name=f"int8:{plain.target.name}"))
+    coarse = replace(drafter, model=ModelSpec(name=f"int8:{model('llama-draft').name}"))
+    nested = DrafterSpec(kind="hierarchical", model=drafter.model, inner=coarse)
     searched = plain.replace(method=MethodSpec.of("beam", num_beams=3), sampling=plain_decoding(0, 1, 1, "text", "x").sampling)
     experiments = {
         "plain": plain,
@@ -133,6 +136,8 @@ def belonging() -> dict[str, str]:
         "exact in half precision": exact.replace(dtype="float16"),
         "exact with graphs": exact.replace(graphs=True),
         "exact of rounded weights": rounded,
+        "exact of a rounded draft": exact.replace(method=MethodSpec.of("speculative", drafter=coarse, rule="exact", gamma=3)),
+        "exact of a draft whose own draft is rounded": exact.replace(method=MethodSpec.of("speculative", drafter=nested)),
         "exact, greedy": exact.replace(sampling=searched.sampling),
         "beams": searched,
     }

@@ -35,6 +35,7 @@ from harness.run.comparison import choose_replayed
 from harness.run.divergence import classify
 from harness.run.prompts import make_prompt
 from harness.run.runner import Runner
+from kernels.inputs import SamplingSpec
 from methods.sampling import Sampling
 from methods.specdec.rules import TopBeta
 from tasks import get_task
@@ -177,7 +178,11 @@ def _of_samples() -> dict[str, str]:
     target = Models(experiment.device, experiment.dtype).get(experiment.target)
     record = _record(None, tokens=[5 + place * place % 90 for place in range(70)])
     finding = judge_samples(experiment, [record], target)
-    return {"samples of a run": _told(finding.verdict, f"{finding.evidence['tokens']}, {finding.evidence['p']:.3g}")}
+    impossible = judge_samples(experiment.replace(sampling=SamplingSpec(temperature=1.0, top_k=2)), [record], target)
+    return {
+        "samples of a run": _told(finding.verdict, f"{finding.evidence['tokens']}, {finding.evidence['p']:.3g}"),
+        "samples that nothing can have drawn": _told(impossible.verdict, impossible.note),
+    }
 
 
 def _of_rows() -> dict[str, str]:

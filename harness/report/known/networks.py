@@ -8,16 +8,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.report.known.inputs import loaded
+from harness.report.known.rules import SAMPLINGS
 from kernels.inputs import Rounding
 from kernels.products.narrow import narrow
-from methods.ppd.heads import load_heads, save_heads
+from methods.ppd.heads import load_heads, rank_of, save_heads
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
-from methods.speculative.ngram import NGramTable
-from methods.speculative.per_row import CopyDrafter, PerRow
+from methods.speculative.ngram import NGramDrafter, NGramTable
+from methods.speculative.per_row import CopyDrafter, PerRow, SuffixDrafter
+from methods.speculative.translation import shared_length
 from methods.types import Inputs, Outcome
 
+LONG = 600  # tokens of a text whose end is like its beginning
 LAYERS = (5, 3, 1)  # of trained heads, not in their order
 ROUNDINGS: tuple[Rounding, ...] = ("bf16", "int8")
 
@@ -56,7 +59,23 @@ def _copied() -> dict[str, float]:
     """Return the laws of copies along a text, which begin in its prompt."""
     drafter = PerRow(CopyDrafter(12))
     laws = drafter.teacher_probs(Inputs(((5, 6, 7, 8, 9, 5, 6),)), [6], [7, 8, 3, 5, 6, 7], Sampling(temperature=1.0))
-    return {"laws of copies along a text": _weighed(torch.cat(list(laws)))}
+    far, none = [*range(LONG), 0, 1, 2], torch.zeros(3, dtype=torch.float64)
+    rows: dict[str, CopyDrafter | SuffixDrafter] = {"copies": CopyDrafter(LONG), "suffixes": SuffixDrafter(LONG)}
+    table = NGramTable.count([(1, 2, 1, 3, 1, 2), (4, 1), (2, 5)], 7)
+    found = {
+        f"{name} of a text's beginning": _weighed(row.propose(far, 3, none, Sampling(temperature=1.0)).tokens.double())
+        for name, row in rows.items()
+    }
+    for label, sampling in SAMPLINGS.items():
+        counted = PerRow(NGramDrafter(table, 2)).teacher_probs(Inputs(((4, 1),)), [1], [2, 1, 3, 5], sampling)
+        found[f"laws of pairs along a text, {label}"] = _weighed(torch.cat(list(counted)))
+    texts = ([*range(300)], [9, *range(1, 300)], [*range(200), 9])
+    tied = torch.tensor([[1.0, 1.0, 0.0, 1.0]]).expand(4, 4)
+    return found | {
+        "laws of copies along a text": _weighed(torch.cat(list(laws))),
+        "tokens that texts begin with alike": _weighed(torch.tensor([float(shared_length(texts[0], one)) for one in texts])),
+        "ranks of tokens of equal logits": _weighed(rank_of(tied, torch.arange(4)).double()),
+    }
 
 
 def _counted() -> dict[str, float]:

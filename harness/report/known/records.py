@@ -14,7 +14,7 @@ from harness.measures.statistics import Estimate, Missing, ratio_of_examples
 from harness.papers.leviathan import speed
 from harness.report.known.inputs import loaded
 from harness.report.known.values import told
-from harness.report.pinned import plain_decoding
+from harness.report.pinned import model, plain_decoding
 from methods.ppd.heads import OwnHead
 from methods.ppd.plans import MOST_CANDIDATES, Adaptive, measured_costs
 from methods.steps import Step, Steps
@@ -90,12 +90,16 @@ def _expected() -> dict[str, float | str]:
     """Return Eq. 1 at the alpha that is each rule's, or that it is not told."""
     alphas = {name: Estimate(alpha, None, None, 40) for name, alpha in (("alpha_overlap", 0.5), ("alpha_overlap_lenient", 0.8))}
     rules: dict[str, dict[str, Any]] = {"speculative-sampling": {}, "lenience": {"lenience": 0.3}, "typical": {}}
+    drafters = {name: DrafterSpec(kind=name, model=model("specdec-drafter")) for name in ("block", "blockwise")}
+    copies = DrafterSpec(kind="copy")
+    cases = [(rule, copies, rule, options) for rule, options in rules.items()]
+    cases += [(name, drafter, "speculative-sampling", {}) for name, drafter in drafters.items()]
     found: dict[str, float | str] = {}
-    for rule, options in rules.items():
-        method = MethodSpec.of("speculative", drafter=DrafterSpec(kind="copy"), rule=rule, gamma=3, **options)
+    for name, drafter, rule, options in cases:
+        method = MethodSpec.of("speculative", drafter=drafter, rule=rule, gamma=3, **options)
         experiment = plain_decoding(0, 1, 1, "text", "llama-target", 1.0).replace(method=method)
         one = speed.memory_access_factor_eq1(experiment, alphas)
-        found[f"tokens expected of {rule}"] = str(one) if one is None else one.value
+        found[f"tokens expected of {name}"] = str(one) if one is None else one.value
     return found
 
 

@@ -11,29 +11,34 @@ from torch import Tensor
 
 from harness.core.experiment import MethodSpec
 from harness.core.records import Record
-from harness.exact.checks import check_law, is_alarming
+from harness.exact.checks import check_law, check_ways, is_alarming
+from harness.exact.controls import CAUGHT, CONTROLS
+from harness.exact.fit import stream_fits
 from harness.models.fit import Models
+from harness.report.known.values import hashed
 from harness.report.pinned import plain_decoding
 from harness.run.build import build_method
 from harness.run.comparison import Chunk, Prepared
+from harness.run.replay.blocks import blocks
 from harness.run.replay.candidates import candidates, early_logits
-from harness.run.replay.decisions import Decision, acceptances, choices, miscounted, overdrafted
+from harness.run.replay.decisions import Decision, acceptances, choices, draws, miscounted, overdrafted
 from harness.run.replay.drafts import Sampled, rounds_of
 from harness.run.replay.outputs import misended
 from harness.run.replay.reading import Reading
-from methods.sampling import Sampling
+from methods.sampling import Sampling, Uniforms
+from methods.session import MIN_CAPACITY
 from methods.speculative.rules import SpeculativeSampling
 from methods.speculative.schedules import Constant
 from methods.steps import Step
 from methods.types import Generation, Inputs
 
 ROUNDS = ((1, 1), (1, 2), (1, 3), (2, 1))  # how many drafts stood, and tokens came of it
-TEXT, LAYER = [7, 8, 9, 10], 4
+TEXT, LAYER, LONG = [7, 8, 9, 10], 4, 70
 
 
 def faulted() -> dict[str, str]:
     """Return which of a right decision and one beside it each check takes for a fault."""
-    return {**_of_rounds(), **_of_tokens(), **_of_candidates(), **_of_laws(), **_in_turn()}
+    return {**_of_rounds(), **_of_tokens(), **_of_blocks(), **_of_candidates(), **_of_laws(), **_of_controls(), **_in_turn()}
 
 
 def _faults(found: Iterable[Decision]) -> str:
@@ -72,6 +77,23 @@ def _of_tokens() -> dict[str, str]:
     return {
         "faults of refused first choices, and of a second": "; ".join(map(_faults, refused)),
         "faults of unlikely drafts that stand at 0.19 and 0.21": "; ".join(stood),
+    }
+
+
+def _of_blocks() -> dict[str, str]:
+    """Return faults of a long text's last draw, and of what a block of one refused draft is followed by."""
+    halves = torch.full((LONG, 2), 0.5, dtype=torch.float64)
+    quarters, tight = torch.full((LONG,), 0.25, dtype=torch.float64), torch.full((LONG,), 1e-4, dtype=torch.float64)
+    last = [0] * (LONG - 1)
+    drawn = [_faults(draws("drawn", range(LONG), [*last, end], halves, quarters, tight)) for end in (0, 1)]
+    law, theirs = (torch.tensor([own], dtype=torch.float64) for own in ([0.2, 0.5, 0.3], [0.7, 0.2, 0.1]))
+    numbers = torch.tensor([[0.5], [0.9], [0.5]], dtype=torch.float64)  # of the draft, of what refuses it, of what follows
+    drafts: Any = SimpleNamespace(laws_of=lambda places: (places, theirs), bound=lambda position: 1e-4)
+    rounds, ones = rounds_of([Step([0], 0, 1)]), torch.full((1,), 1e-4, dtype=torch.float64)
+    behind = [_faults(blocks(Sampled([token], law, ones, ones, numbers, rounds), drafts)) for token in range(3)]
+    return {
+        "faults of a text's last draw, and of another": "; ".join(drawn),
+        "faults of what follows a refused block": "; ".join(behind),
     }
 
 
@@ -117,6 +139,31 @@ def _of_laws() -> dict[str, str]:
     return {
         "verdicts on a right law, a moved one and none": str([verdict(one) for one in (right, moved, right * nan)]),
         "p-values that alarm": str([is_alarming(one, level) for one in series]),
+    }
+
+
+class _Elsewhere(SpeculativeSampling):
+    """A rule that is right, and that something else decides for, elsewhere."""
+
+    def elsewhere(self, device: torch.device) -> list[SpeculativeSampling]:
+        return [SpeculativeSampling()]
+
+
+def _of_controls() -> dict[str, str]:
+    """Return what catches a control, where some cannot strike, which numbers are tested together, and who decides."""
+    law = torch.full((2, 4), 0.25, dtype=torch.float64)
+    moved = torch.tensor([[0.3, 0.2, 0.25, 0.25]] * 2, dtype=torch.float64)
+    window: Any = SimpleNamespace(
+        target_logits=law, laws=lambda rule, sampling: (law if isinstance(rule, _Elsewhere) else moved, law)
+    )
+    found = check_ways(_Elsewhere(), [("one", window)], Sampling(temperature=1.0), torch.device("cpu"))
+    limits = (None, 2048, MIN_CAPACITY, MIN_CAPACITY // 2)
+    strikes = [[name for name, one in CONTROLS.items() if one.can_strike(torch.device("cuda"), limit)] for limit in limits]
+    return {
+        "verdicts that catch a control": ", ".join(CAUGHT),
+        "controls that can strike": ", ".join(f"{len(one)} {hashed(one)}" for one in strikes),
+        "numbers that are tested together": hashed(list(stream_fits(Uniforms([1, 2, 3], 5), 1e-3))),
+        "verdicts on a rule, and on what decides elsewhere": ", ".join(one.verdict for one in found[:2]),
     }
 
 

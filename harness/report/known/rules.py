@@ -41,7 +41,10 @@ RULE_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {  # of those that take an
     "lenience": ({"lenience": 0.3}, {"lenience": 0.3, "as_described": True}),
     "typical": ({}, {"epsilon": 0.3, "delta": 1.0}),
     "top-1": tuple({"cap": cap} for cap in CAPS),
-    "top-beta": tuple({"beta": 2, "tau": tau, "score": score, "cap": cap} for score, tau in TAUS.items() for cap in CAPS),
+    "top-beta": (
+        *({"beta": 2, "tau": tau, "score": score, "cap": cap} for score, tau in TAUS.items() for cap in CAPS),
+        {"beta": 1, "tau": 3.0, "score": "as_described"},  # of which Eq. 6 decides
+    ),
 }
 ENDS = (1, 30, 45)  # of a text
 LENIENCES = (1.0, 0.3)

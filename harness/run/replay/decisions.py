@@ -138,7 +138,7 @@ def repeated_drafts(rounds: Sequence[Place], again: Mapping[int, Proposal]) -> I
 def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
     """Yield how far every draft that was decided on is from what its law and random number give.
 
-    Of a draft that is itself drafted for nobody wrote down which number drew it: one that its law leaves out, none did.
+    Of a draft that is itself drafted for, none drew one that its law leaves out; ``nested`` says which number drew the others.
     """
     for one in drafts.left_out(decided(output.rounds)):
         yield Decision(one.position, "draft", 1.0, 0.0)

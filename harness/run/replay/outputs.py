@@ -30,6 +30,7 @@ from harness.run.replay.decisions import (
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
 from harness.run.replay.lossy import is_said_again, tolerated
+from harness.run.replay.nested import NestedDrafts
 from harness.run.replay.reading import HALF, SAMPLE, Reader, ends_said, law_of, numbers_of, seed_said
 from harness.run.replay.sigmoids import sigmoids
 from methods.ppd.pipeline import PredictivePipelinedDecoding
@@ -38,6 +39,7 @@ from methods.specdec.rules import TopBeta, TopOne
 from methods.speculative.block_verification import BlockVerification
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.engine_rules import PointMass, TargetGreedy, Typical
+from methods.speculative.model import HierarchicalDrafter
 from methods.speculative.rules import KernelRule, Lenience, SigmoidRule, SpeculativeSampling
 from methods.steps import Step
 from methods.types import Generation, Inputs, Method, VerifyRule
@@ -142,9 +144,18 @@ def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, see
     """
     if not is_replayed(method, reader.sampling) or not made.tokens or _is_rounded_as_its_logits(method, reader):
         return None
-    found = sorted(_decisions(method, reader, inputs, made, seed, length), key=lambda one: one.position)
+    found = list(_decisions(method, reader, inputs, made, seed, length))
+    if not isinstance(method, DraftAndVerify):
+        found += _unseen(found, len(made.tokens))
+    found.sort(key=lambda one: one.position)
     fault = next((one for one in found if one.is_fault), None)
     return Replayed(len(found), None if fault is None else _divergence(fault))
+
+
+def _unseen(found: Sequence[Decision], count: int) -> list[Decision]:
+    """Return a fault for the first token that no decision is of, where each is a decision of its own: the replay's own."""
+    seen = {one.position for one in found}
+    return [Decision(place, "token that the replay leaves out", 1.0, 0.0) for place in range(count) if place not in seen][:1]
 
 
 def is_replayed(method: Method, sampling: Sampling) -> bool:
@@ -213,6 +224,8 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     else:
         yield from sigmoids(rule.scaling, output, reading, drafts)
     yield from drawn_drafts(output, drafts)
+    if isinstance(method.drafter, HierarchicalDrafter):
+        yield from NestedDrafts(drafts, reader, inputs, numbers_of(seed, length, numbers.shape[-1], level=1)).decisions()
     yield from repeated_drafts(rounds, drafts.again)
     if isinstance(rule, Typical | TargetGreedy):
         yield from tolerated(rule, made.tokens, reading, rounds, output)

@@ -222,12 +222,12 @@ def seed_said(seed: int, example: str, repeat: int, window: int) -> int:
     return int(hashlib.sha256(name.encode()).hexdigest()[:16], 16) // 2
 
 
-def numbers_of(seed: int, length: int, count: int = 0) -> Float[Tensor, "3 at_least_count"]:
+def numbers_of(seed: int, length: int, count: int = 0, level: int = 0) -> Float[Tensor, "3 at_least_count"]:
     """Return the numbers that belong to a seed, made anew: nothing of ``Uniforms`` is used.
 
-    They come in blocks of ``length``; so many are made that there are ``count``, or one.
+    They come in blocks of ``length``; so many are made that there are ``count``, or one. ``level``: 1 inside a drafter.
     """
-    key, found = np.array([seed, 0], dtype=np.uint64), []
+    key, found = np.array([seed, level], dtype=np.uint64), []
     for block in range(max(1, -(-count // length))):
         counter = np.array([0, block, 0, 0], dtype=np.uint64)
         found.append(torch.from_numpy(np.random.Generator(np.random.Philox(key=key, counter=counter)).random((3, length))))
