@@ -3,10 +3,9 @@
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,24 +31,14 @@ from harness.models.loading import LoadedModel
 from harness.papers.leviathan import speed
 from harness.papers.specdec import quality
 from harness.report import bench, grid, holding, relation
+from harness.report.known import GROUPS, borders, decoding, inputs, judged, records
 from harness.report.known import arms as known_arms
-from harness.report.known import borders, decoding, inputs, judged, records
+from harness.report.known import loops as known_loops
 from harness.report.known import networks as known_networks
 from harness.report.known import replays as known_replays
 from harness.report.known import rules as known_rules
-from harness.report.known.arms import compared
-from harness.report.known.borders import judged as judged_of
-from harness.report.known.clocks import clocked
-from harness.report.known.decoding import decoded
-from harness.report.known.forms import belonging, inferred, parted, predicted
-from harness.report.known.inputs import read
-from harness.report.known.judged import concluded
-from harness.report.known.loops import asked
-from harness.report.known.networks import made
-from harness.report.known.records import counted, timed
-from harness.report.known.replays import faulted
-from harness.report.known.rules import SAMPLINGS, decided, overlapping, rounds, scheduled, searched
-from harness.report.regress import COMMANDS, KNOWN, each_apart, measure_known, moves, read_baseline, same
+from harness.report.known.rules import SAMPLINGS, rounds
+from harness.report.regress import COMMANDS, KNOWN, each_apart, moves, read_baseline, same
 from harness.run import decode, divergence, peers, prompts, record
 from harness.run.comparison import Prepared
 from harness.run.instruments import ProfiledRule
@@ -92,49 +81,57 @@ from tasks.sources import rows
 from tasks.text import Text
 
 Patch = pytest.MonkeyPatch
+Group = Callable[[], Mapping[str, Any]]
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "plugin-example" / "foretoken_example.py"
 BASELINES = Path(__file__).resolve().parents[2] / "results" / "baselines"
 
 
 @pytest.fixture(scope="module")
-def given() -> dict[str, Any]:
-    return measure_known()
+def told() -> dict[str, tuple[Group, Any]]:
+    """Every answer, and the group that gives it: a fault has to make that one anew alone."""
+    return {name: (group, one) for group in GROUPS for name, one in group().items()}
+
+
+@pytest.fixture(scope="module")
+def given(told: dict[str, tuple[Group, Any]]) -> dict[str, Any]:
+    return {name: one for name, (_, one) in told.items()}
 
 
 def test_the_committed_answers_are_given(given: dict[str, Any]) -> None:
     committed = read_baseline(BASELINES)[KNOWN]
-    assert moves({KNOWN: committed}, {KNOWN: given}) == []
+    assert moves({KNOWN: committed}, {KNOWN: each_apart(given, "known")}) == []
 
 
-def test_answers_are_of_the_projects_own_parts() -> None:
+def test_answers_are_of_the_projects_own_parts(told: dict[str, tuple[Group, Any]]) -> None:
     """Fault: a rule and a task of a plug-in that is installed were new numbers, and turned `make regress` red."""
     code = f"""if True:
         from harness.core import plugins
         plugins.load([{str(EXAMPLE)!r}])
         assert {{one.kind for one in plugins.known()}} >= {{"task", "rule"}}
-        from harness.report.known import answers
-        print(len(answers()))"""
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=EXAMPLE.parents[2])
-    assert int(told.stdout) == len(read_baseline(BASELINES)[KNOWN]["metrics"])
+        from harness.report.known import inputs, loops, rules
+        print(sum(len(group()) for area in (inputs, loops, rules) for group in area.GROUPS))"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=EXAMPLE.parents[2])
+    groups = (*inputs.GROUPS, *known_loops.GROUPS, *known_rules.GROUPS)
+    assert int(ran.stdout) == sum(group in groups for group, _ in told.values())
 
 
 def test_every_rule_decides_and_all_its_ways_alike(given: dict[str, Any]) -> None:
-    found = given["metrics"]
+    found = given
     assert {case.split(" (")[0].split(",")[0] for case in found} >= set(known_rules.RULES)
     assert "its ways differ" not in found.values()
 
 
 def test_exact_rules_decide_alike_where_they_draw(given: dict[str, Any]) -> None:
     """Fused, exact, baseline and reference decide by the same numbers: one hash; in several tiles too."""
-    found = given["metrics"]
+    found = given
     for label, sampling in SAMPLINGS.items():
         names = ("speculative-sampling", "fused", "exact", "baseline")
         assert sampling.greedy or len({found[f"{name}, {label}"] for name in names}) == 1
 
 
-def test_records_by_hand() -> None:
+def test_records_by_hand(given: dict[str, Any]) -> None:
     """Plain: 10 tokens in 1 s of rounds, prompts of 0.3 to 0.6 s and 0.05 s beside; drafted: 10 in 0.75 s, 0.5 s and 0.05 s."""
-    found = counted() | timed()
+    found = given
     assert found["speedup"] == pytest.approx(4 * 1.5 / (4 * 1.3))
     assert found["decode_speedup"] == pytest.approx(1 / 0.75)
     assert found["tokens_per_s"] == pytest.approx(10 / 1.3)
@@ -1165,190 +1162,175 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
 
 
 @pytest.mark.parametrize(
-    ("fault", "answers", "moved"),
+    ("fault", "moved"),
     [
-        (unfiltered_sigmoids, partial(decided, ["sigmoid"]), "sigmoid (scale 10.0), top-k 3"),
-        (typical_at_one, partial(decided, ["typical"]), "typical, T 0.5"),
-        (
-            scores_not_normalised,
-            partial(decided, ["top-beta"]),
-            "top-beta (beta 2, tau 0.1, score as_described, cap released), greedy",
-        ),
-        (
-            printed_cap_draws_its_own,
-            partial(decided, ["top-beta"]),
-            "top-beta (beta 2, tau 1.0, score verifier, cap printed), greedy",
-        ),
-        (
-            probabilities_of_the_wrong_place,
-            partial(decided, ["speculative-sampling"]),
-            "speculative-sampling, T 1, probabilities",
-        ),
-        (two_beginnings, read, "a chat's tokens"),
-        (first_end_alone, read, "ends of a text"),
-        (first_pieces_alone, read, "tokens of another vocabulary"),
-        (louder, read, "two channels at 16000 Hz"),
-        (one_seed_for_all_windows, read, "seed of repeat 0, window 1"),
-        (same_numbers_inside, read, "EndlessUniforms, level 1"),
-        (too_few_beams, searched, "beams with three ends"),
-        (rounds_for_walls, timed, "speedup"),
-        (drafted_for_verified, counted, "definition position 2, conditional"),
-        (languages_exchanged, read, "prompt of wmt-en-de, instruction"),
-        (text_cut_at_its_end, read, "prompt of text, cut to fit"),
-        (braces_kept, read, "prompt of squad, by a template"),
-        (windows_further_apart, read, "windows of 1000 samples"),
-        (windows_left_late, read, "windows joined"),
-        (earlier_windows_left_early, read, "a hundred pairs of windows joined"),
-        (lenience_of_the_draft, overlapping, "overlap at lenience 0.3, T 1"),
-        (heads_in_the_order_of_the_file, made, "trained head of layer 5"),
-        (without_the_state, made, "blockwise head 1"),
-        (cut_not_rounded, made, "a weight in int8"),
-        (ends_of_the_configuration, read, "ends of a model that states both"),
-        (first_end_alone_stops, read, "ends of a model that states both"),
-        (failures_left_out, timed, "failed_frac"),
-        (begins_with_anything, read, "tokens that no text begins with"),
-        (filtered_by_default, asked, "transformers at T 1"),
-        (assistants_stop_early, asked, "transformers' assistant, constant"),
-        (numbers_of_the_first_row, asked, "transformers' rows are their own, prompt lookup at T 1"),
-        (repeats_drawn_apart, counted, "a ratio of repeats"),
-        (strict_alpha_of_lenience, counted, "tokens expected of lenience"),
-        (prompts_left_out, timed, "pipeline: speedup"),
-        (plain_rounds_counted, counted, "definition vllm_mean_acceptance_length"),
-        (windows_after_the_first_not_heard, decoded, "overlap of windows"),
-        (ends_as_its_first_window, decoded, "text of 5 windows"),
-        (rounds_end_with_verification, clocked, "round_s by a clock, drafts"),
-        (laws_in_half_precision, decoded, "a law in half precision, T 1"),
-        (beams_in_half_precision, decoded, "beams in half precision"),
-        (norms_in_half_precision, decoded, "a norm in half precision"),
-        (blocks_begin_a_token_late, decoded, "laws of blocks along a long text"),
-        (prompts_without_their_first_token, read, "what a draft of other words reads"),
-        (late_ends_kept, searched, "ends of two beams"),
-        (last_share_alone, searched, "texts that are gone on with"),
-        (inner_places_of_the_first_row, decoded, "and their rows are their own"),
-        (two_inner_drafts, decoded, "drafts that are drafted for"),
-        (drafting_left_out_of_drafting, clocked, "draft_s by a clock, drafts"),
-        (prompts_and_beginnings_exchanged, clocked, "encode_s by a clock, drafts"),
-        (misses_for_matches, counted, "plan where a candidate more takes 0.0 s"),
-        (a_last_draft_not_counted, asked, "transformers' assisted rounds"),
-        (rows_of_one_seed, read, "rows of a file by seed 1"),
-        (one_answer_alone, read, "answers of a row"),
-        (letters_for_bytes, read, "bytes of a reference"),
-        (last_token_began_early, predicted, "PPD, latency"),
-        (drafts_for_tokens, predicted, "Theorem 3.11"),
-        (layers_counted_from_the_first, timed, "cost of a pipeline's layer"),
-        (one_name_for_all_leniences, counted, "alpha_overlap[copy]_at_lenience_0.3"),
-        (one_sided, inferred, "signed ranks"),
-        (no_test_among_others, inferred, "what stands out of four"),
-        (replicas_taken_for_one, inferred, "a number of three replicas"),
-        (as_free_as_there_are_examples, inferred, "a number that one example holds"),
-        (past_the_whole, inferred, "a share that one example holds"),
-        (apart_by_replicas, inferred, "a difference of two arms' numbers"),
-        (of_any_device, belonging, "verdict of exact on cuda"),
-        (of_any_dtype, belonging, "verdict of exact in half precision"),
-        (sees_with_any_test, belonging, "earned by ranks alone"),
-        (near_by_a_probability, parted, "margin at temperature 1"),
-        (repeats_scored_as_examples, compared, "f1 of squad, all"),
-        (batches_drawn_by_row, compared, "speed-up, in twos"),
-        (shares_of_nothing_unbounded, inferred, "a share of none"),
-        (ends_in_their_order, inferred, "a number that falls"),
-        (five_drafts_for_every_peer, asked, "the peer assistant"),
-        (noise_left_out, concluded, "captured, greedy, one in 3 parts"),
-        (references_cut, read, "tokens of a long reference"),
-        (wider_bounds, decoded, "bounds of half precision, T 1"),
-        (verified_behind_the_drafts, counted, "accepted_over_verified of a chain elsewhere"),
-        (the_other_way_round, compared, "an arm over a peer"),
-        (drafts_a_place_early_where_all_stood, decoded, "compiled rounds of llama-draft for llama-draft, T 1"),
-        (padding_that_is_read, decoded, "fixed shapes of t5-target"),
-        (rounding_explains_all, concluded, "what parts outputs"),
-        (prompts_without_the_assistants_turn, read, "a chat's tokens"),
-        (cut_texts_spelled_out, read, "prompt of text without spaces, cut to fit"),
-        (shorter_ends, searched, "ends of up to 39 tokens, suffix"),
-        (nothing_counts_as_evidence, inferred, "a share of all of some"),
-        (fewer_drafts_are_swept, scheduled, "drafts that schedule sweep asks for"),
-        (all_alike_behind_the_unknown, made, "pairs behind token 5"),
-        (blockwise_laws_begin_early, made, "number of these laws"),
-        (few_seeds, asked, "transformers' numbers of far seeds are others"),
-        (replays_of_any_arm, concluded, "a run with too few replays"),
-        (twice_the_tokens_in_what_is_missed, concluded, "a long run beside draws"),
-        (looser_laws, judged_of, "law: LAW_BOUND"),
-        (weak_tests_are_strong, judged_of, "what counts of three tokens could tell"),
-        (distances_twice_as_far, judged_of, "a lenient law's distance"),
-        (what_was_not_tested_is_least, judged_of, "not tested and another verdict"),
-        (time_over_a_threads, judged_of, "a thread's share of its time"),
-        (replicas_of_the_same_examples, judged_of, "examples of replica 1"),
-        (rows_by_their_capitals, judged_of, "a row of capitals"),
-        (cool_is_greedy, judged_of, "how tokens are drawn"),
-        (freedom_of_the_surer, judged_of, "a difference of three replicas and nine"),
-        (candidates_begin_when_others_end, clocked, "a simulated pipeline's clock"),
-        (nothing_waited_for, clocked, "a simulated pipeline's clock"),
-        (times_of_all_texts, clocked, "calls that are timed, text by text"),
-        (copies_of_the_output_alone, made, "laws of copies along a text"),
-        (a_draft_less_of_every_row, made, "drafts of blockwise heads, row by row"),
-        (learned_from_what_is_tested, read, "rows to learn from, five of which are tested on"),
-        (replays_of_the_first_repeat, concluded, "outputs that are replayed, and whether of several repeats"),
-        (replays_of_one_arm, concluded, "whether replays of two arms agree, of one and of two"),
-        (batches_beside_themselves, concluded, "where a batch's row parts from itself alone"),
-        (refused_as_they_are, faulted, "faults of refused first choices, and of a second"),
-        (a_draft_more_is_none, faulted, "faults of two and of three drafts where two are asked for"),
-        (a_token_more_a_round, faulted, "faults of rounds by what stood and was emitted"),
-        (looser_statements, faulted, "faults of unlikely drafts that stand at 0.19 and 0.21"),
-        (unknown_is_right, faulted, "faults that are unknown"),
-        (a_token_short_is_whole, faulted, "ends at the limit and a token before it"),
-        (a_nat_a_window, decoded, "nats of windows"),
-        (a_third_candidate, faulted, "faults of the two likeliest candidates, and of the third"),
-        (mean_deviations, faulted, "verdicts on a right law, a moved one and none"),
-        (unknown_laws, faulted, "verdicts on a right law, a moved one and none"),
-        (the_first_arm_first, faulted, "order of three arms"),
-        (overlaps_from_one, compared, "rows of overlap"),
-        (rounds_without_drafts_in_histograms, compared, "histograms of a log"),
-        (a_draft_more_at_the_end, compared, "rounds of a text by advice"),
-        (budgets_of_other_ends, compared, "a text's budget by advice"),
-        (last_rounds_count_as_empty, compared, "rounds without a draft to advice"),
-        (tokens_for_rounds, compared, "rounds of a bench"),
-        (peers_beside_anything, compared, "ours over a peer beside refused times"),
-        (music_is_scored, read, "transcripts that are scored"),
-        (as_sure_as_there_are_examples, judged_of, "ten speeds of 2.9 degrees of freedom"),
-        (intervals_from_31_on, judged_of, "an interval of 30"),
-        (few_of_one_process_not_judged, judged_of, "6 examples of 1 processes that slow down"),
-        (theory_of_lenient_rules, judged_of, "line 2 of a grid"),
-        (first_numbers_alone, judged_of, "numbers beside printed ones"),
-        (rests_of_one_sign, judged_of, "-0.4 of a speed unexplained"),
-        (printed_numbers_of_both_signs, judged_of, "signs beside the paper's, one of two"),
-        (
-            a_choice_more_is_good_enough,
-            partial(decided, ["top-beta"]),
-            "top-beta (beta 1, tau 3.0, score as_described), greedy",
-        ),
-        (tensors_decide_otherwise, partial(decided, ["top-1"]), "top-1 (cap released), greedy"),
-        (first_draws_alone, faulted, "faults of a text's last draw, and of another"),
-        (chances_for_their_width, faulted, "faults of what follows a refused block"),
-        (rules_decide_alone, faulted, "verdicts on a rule, and on what decides elsewhere"),
-        (rows_not_tested, faulted, "numbers that are tested together"),
-        (controls_strike_anywhere, faulted, "controls that can strike"),
-        (weak_checks_catch, faulted, "verdicts that catch a control"),
-        (all_tokens_are_possible, concluded, "samples that nothing can have drawn"),
-        (equal_ranks, made, "ranks of tokens of equal logits"),
-        (theory_of_blocks, counted, "tokens expected of block"),
-        (drafts_of_any_rounding, belonging, "verdict of exact of a rounded draft"),
-        (drafts_of_drafts_of_any_rounding, belonging, "verdict of exact of a draft whose own draft is rounded"),
-        (texts_by_their_ends, made, "tokens that texts begin with alike"),
-        (copies_of_what_is_near, made, "copies of a text's beginning"),
-        (copies_of_what_is_near, made, "suffixes of a text's beginning"),
-        (laws_of_rows_at_temperature_one, made, "laws of pairs along a text, T 0.5"),
-        (ends_of_windows_forgotten, decoded, "ends of windows"),
-        (the_first_window_s_text, decoded, "how far a token of the last window is off"),
-        (beams_of_rounded_laws, decoded, "beams in half precision"),
-        (a_stop_more, compared, "2 torn by a stop"),
-        (best_by_another_score, judged_of, "best of a grid by BLEU, where another is by sacreBLEU"),
-        (twice_as_many_small_chances, faulted, "p-values that alarm"),
-        (positions_of_a_block_less, judged_of, "tokens of a drafter alone, to its last position"),
+        (unfiltered_sigmoids, "sigmoid (scale 10.0), top-k 3"),
+        (typical_at_one, "typical, T 0.5"),
+        (scores_not_normalised, "top-beta (beta 2, tau 0.1, score as_described, cap released), greedy"),
+        (printed_cap_draws_its_own, "top-beta (beta 2, tau 1.0, score verifier, cap printed), greedy"),
+        (probabilities_of_the_wrong_place, "speculative-sampling, T 1, probabilities"),
+        (two_beginnings, "a chat's tokens"),
+        (first_end_alone, "ends of a text"),
+        (first_pieces_alone, "tokens of another vocabulary"),
+        (louder, "two channels at 16000 Hz"),
+        (one_seed_for_all_windows, "seed of repeat 0, window 1"),
+        (same_numbers_inside, "EndlessUniforms, level 1"),
+        (too_few_beams, "beams with three ends"),
+        (rounds_for_walls, "speedup"),
+        (drafted_for_verified, "definition position 2, conditional"),
+        (languages_exchanged, "prompt of wmt-en-de, instruction"),
+        (text_cut_at_its_end, "prompt of text, cut to fit"),
+        (braces_kept, "prompt of squad, by a template"),
+        (windows_further_apart, "windows of 1000 samples"),
+        (windows_left_late, "windows joined"),
+        (earlier_windows_left_early, "a hundred pairs of windows joined"),
+        (lenience_of_the_draft, "overlap at lenience 0.3, T 1"),
+        (heads_in_the_order_of_the_file, "trained head of layer 5"),
+        (without_the_state, "blockwise head 1"),
+        (cut_not_rounded, "a weight in int8"),
+        (ends_of_the_configuration, "ends of a model that states both"),
+        (first_end_alone_stops, "ends of a model that states both"),
+        (failures_left_out, "failed_frac"),
+        (begins_with_anything, "tokens that no text begins with"),
+        (filtered_by_default, "transformers at T 1"),
+        (assistants_stop_early, "transformers' assistant, constant"),
+        (numbers_of_the_first_row, "transformers' rows are their own, prompt lookup at T 1"),
+        (repeats_drawn_apart, "a ratio of repeats"),
+        (strict_alpha_of_lenience, "tokens expected of lenience"),
+        (prompts_left_out, "pipeline: speedup"),
+        (plain_rounds_counted, "definition vllm_mean_acceptance_length"),
+        (windows_after_the_first_not_heard, "overlap of windows"),
+        (ends_as_its_first_window, "text of 5 windows"),
+        (rounds_end_with_verification, "round_s by a clock, drafts"),
+        (laws_in_half_precision, "a law in half precision, T 1"),
+        (beams_in_half_precision, "beams in half precision"),
+        (norms_in_half_precision, "a norm in half precision"),
+        (blocks_begin_a_token_late, "laws of blocks along a long text"),
+        (prompts_without_their_first_token, "what a draft of other words reads"),
+        (late_ends_kept, "ends of two beams"),
+        (last_share_alone, "texts that are gone on with"),
+        (inner_places_of_the_first_row, "and their rows are their own"),
+        (two_inner_drafts, "drafts that are drafted for"),
+        (drafting_left_out_of_drafting, "draft_s by a clock, drafts"),
+        (prompts_and_beginnings_exchanged, "encode_s by a clock, drafts"),
+        (misses_for_matches, "plan where a candidate more takes 0.0 s"),
+        (a_last_draft_not_counted, "transformers' assisted rounds"),
+        (rows_of_one_seed, "rows of a file by seed 1"),
+        (one_answer_alone, "answers of a row"),
+        (letters_for_bytes, "bytes of a reference"),
+        (last_token_began_early, "PPD, latency"),
+        (drafts_for_tokens, "Theorem 3.11"),
+        (layers_counted_from_the_first, "cost of a pipeline's layer"),
+        (one_name_for_all_leniences, "alpha_overlap[copy]_at_lenience_0.3"),
+        (one_sided, "signed ranks"),
+        (no_test_among_others, "what stands out of four"),
+        (replicas_taken_for_one, "a number of three replicas"),
+        (as_free_as_there_are_examples, "a number that one example holds"),
+        (past_the_whole, "a share that one example holds"),
+        (apart_by_replicas, "a difference of two arms' numbers"),
+        (of_any_device, "verdict of exact on cuda"),
+        (of_any_dtype, "verdict of exact in half precision"),
+        (sees_with_any_test, "earned by ranks alone"),
+        (near_by_a_probability, "margin at temperature 1"),
+        (repeats_scored_as_examples, "f1 of squad, all"),
+        (batches_drawn_by_row, "speed-up, in twos"),
+        (shares_of_nothing_unbounded, "a share of none"),
+        (ends_in_their_order, "a number that falls"),
+        (five_drafts_for_every_peer, "the peer assistant"),
+        (noise_left_out, "captured, greedy, one in 3 parts"),
+        (references_cut, "tokens of a long reference"),
+        (wider_bounds, "bounds of half precision, T 1"),
+        (verified_behind_the_drafts, "accepted_over_verified of a chain elsewhere"),
+        (the_other_way_round, "an arm over a peer"),
+        (drafts_a_place_early_where_all_stood, "compiled rounds of llama-draft for llama-draft, T 1"),
+        (padding_that_is_read, "fixed shapes of t5-target"),
+        (rounding_explains_all, "what parts outputs"),
+        (prompts_without_the_assistants_turn, "a chat's tokens"),
+        (cut_texts_spelled_out, "prompt of text without spaces, cut to fit"),
+        (shorter_ends, "ends of up to 39 tokens, suffix"),
+        (nothing_counts_as_evidence, "a share of all of some"),
+        (fewer_drafts_are_swept, "drafts that schedule sweep asks for"),
+        (all_alike_behind_the_unknown, "pairs behind token 5"),
+        (blockwise_laws_begin_early, "number of these laws"),
+        (few_seeds, "transformers' numbers of far seeds are others"),
+        (replays_of_any_arm, "a run with too few replays"),
+        (twice_the_tokens_in_what_is_missed, "a long run beside draws"),
+        (looser_laws, "law: LAW_BOUND"),
+        (weak_tests_are_strong, "what counts of three tokens could tell"),
+        (distances_twice_as_far, "a lenient law's distance"),
+        (what_was_not_tested_is_least, "not tested and another verdict"),
+        (time_over_a_threads, "a thread's share of its time"),
+        (replicas_of_the_same_examples, "examples of replica 1"),
+        (rows_by_their_capitals, "a row of capitals"),
+        (cool_is_greedy, "how tokens are drawn"),
+        (freedom_of_the_surer, "a difference of three replicas and nine"),
+        (candidates_begin_when_others_end, "a simulated pipeline's clock"),
+        (nothing_waited_for, "a simulated pipeline's clock"),
+        (times_of_all_texts, "calls that are timed, text by text"),
+        (copies_of_the_output_alone, "laws of copies along a text"),
+        (a_draft_less_of_every_row, "drafts of blockwise heads, row by row"),
+        (learned_from_what_is_tested, "rows to learn from, five of which are tested on"),
+        (replays_of_the_first_repeat, "outputs that are replayed, and whether of several repeats"),
+        (replays_of_one_arm, "whether replays of two arms agree, of one and of two"),
+        (batches_beside_themselves, "where a batch's row parts from itself alone"),
+        (refused_as_they_are, "faults of refused first choices, and of a second"),
+        (a_draft_more_is_none, "faults of two and of three drafts where two are asked for"),
+        (a_token_more_a_round, "faults of rounds by what stood and was emitted"),
+        (looser_statements, "faults of unlikely drafts that stand at 0.19 and 0.21"),
+        (unknown_is_right, "faults that are unknown"),
+        (a_token_short_is_whole, "ends at the limit and a token before it"),
+        (a_nat_a_window, "nats of windows"),
+        (a_third_candidate, "faults of the two likeliest candidates, and of the third"),
+        (mean_deviations, "verdicts on a right law, a moved one and none"),
+        (unknown_laws, "verdicts on a right law, a moved one and none"),
+        (the_first_arm_first, "order of three arms"),
+        (overlaps_from_one, "rows of overlap"),
+        (rounds_without_drafts_in_histograms, "histograms of a log"),
+        (a_draft_more_at_the_end, "rounds of a text by advice"),
+        (budgets_of_other_ends, "a text's budget by advice"),
+        (last_rounds_count_as_empty, "rounds without a draft to advice"),
+        (tokens_for_rounds, "rounds of a bench"),
+        (peers_beside_anything, "ours over a peer beside refused times"),
+        (music_is_scored, "transcripts that are scored"),
+        (as_sure_as_there_are_examples, "ten speeds of 2.9 degrees of freedom"),
+        (intervals_from_31_on, "an interval of 30"),
+        (few_of_one_process_not_judged, "6 examples of 1 processes that slow down"),
+        (theory_of_lenient_rules, "line 2 of a grid"),
+        (first_numbers_alone, "numbers beside printed ones"),
+        (rests_of_one_sign, "-0.4 of a speed unexplained"),
+        (printed_numbers_of_both_signs, "signs beside the paper's, one of two"),
+        (a_choice_more_is_good_enough, "top-beta (beta 1, tau 3.0, score as_described), greedy"),
+        (tensors_decide_otherwise, "top-1 (cap released), greedy"),
+        (first_draws_alone, "faults of a text's last draw, and of another"),
+        (chances_for_their_width, "faults of what follows a refused block"),
+        (rules_decide_alone, "verdicts on a rule, and on what decides elsewhere"),
+        (rows_not_tested, "numbers that are tested together"),
+        (controls_strike_anywhere, "controls that can strike"),
+        (weak_checks_catch, "verdicts that catch a control"),
+        (all_tokens_are_possible, "samples that nothing can have drawn"),
+        (equal_ranks, "ranks of tokens of equal logits"),
+        (theory_of_blocks, "tokens expected of block"),
+        (drafts_of_any_rounding, "verdict of exact of a rounded draft"),
+        (drafts_of_drafts_of_any_rounding, "verdict of exact of a draft whose own draft is rounded"),
+        (texts_by_their_ends, "tokens that texts begin with alike"),
+        (copies_of_what_is_near, "copies of a text's beginning"),
+        (copies_of_what_is_near, "suffixes of a text's beginning"),
+        (laws_of_rows_at_temperature_one, "laws of pairs along a text, T 0.5"),
+        (ends_of_windows_forgotten, "ends of windows"),
+        (the_first_window_s_text, "how far a token of the last window is off"),
+        (beams_of_rounded_laws, "beams in half precision"),
+        (a_stop_more, "2 torn by a stop"),
+        (best_by_another_score, "best of a grid by BLEU, where another is by sacreBLEU"),
+        (twice_as_many_small_chances, "p-values that alarm"),
+        (positions_of_a_block_less, "tokens of a drafter alone, to its last position"),
     ],
 )
 def test_a_fault_moves_its_answer(
-    given: dict[str, Any], monkeypatch: Patch, fault: Callable[[Patch], None], answers: Callable[[], dict[str, Any]], moved: str
+    told: dict[str, tuple[Group, Any]], monkeypatch: Patch, fault: Callable[[Patch], None], moved: str
 ) -> None:
+    group, before = told[moved]
     fault(monkeypatch)
-    assert not same(given["metrics"][moved], answers()[moved])
+    assert not same(before, group()[moved])
 
 
 def test_rounds_are_ragged_and_of_both_kinds() -> None:

@@ -3,6 +3,8 @@
 Rounds are drawn from a seed in fp64, weights and records are written by hand: every processor gives the same.
 """
 
+from collections.abc import Callable, Mapping
+
 from harness.report.known import (
     arms,
     borders,
@@ -19,29 +21,10 @@ from harness.report.known import (
 )
 
 Answer = float | str
+AREAS = (rules, inputs, networks, loops, records, arms, clocks, decoding, forms, judged, replays, borders)
+GROUPS: tuple[Callable[[], Mapping[str, Answer]], ...] = tuple(group for area in AREAS for group in area.GROUPS)
 
 
 def answers() -> dict[str, Answer]:
     """Return every known answer by its name: numbers, and hashes of what is no number."""
-    return {
-        **rules.decided(),
-        **rules.defaults(),
-        **rules.scheduled(),
-        **rules.searched(),
-        **rules.overlapping(),
-        **inputs.read(),
-        **networks.made(),
-        **loops.asked(),
-        **records.counted(),
-        **records.timed(),
-        **arms.compared(),
-        **clocks.clocked(),
-        **decoding.decoded(),
-        **forms.predicted(),
-        **forms.inferred(),
-        **forms.belonging(),
-        **forms.parted(),
-        **judged.concluded(),
-        **replays.faulted(),
-        **borders.judged(),
-    }
+    return {name: one for group in GROUPS for name, one in group().items()}

@@ -5,6 +5,7 @@ The records are written by hand. Their numbers follow from their places, so that
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -31,10 +32,8 @@ OVERLAPS = (0.5, 0.7, 0.9, 0.8, 0.6, 1.0)
 Number = Estimate | Missing | str | None
 
 
-def compared() -> dict[str, str]:
-    """Return everything that is measured of two arms, with its interval, and why others cannot be compared."""
-    found = {**_measured(), **_run(), **_scored(), **_piped(), **_refused(), **_viewed()}
-    return {name: _as_text(one) for name, one in found.items()}
+def _written(part: Callable[[], dict[str, Number]]) -> dict[str, str]:
+    return {name: _as_text(one) for name, one in part().items()}
 
 
 def _measured() -> dict[str, Number]:
@@ -269,3 +268,6 @@ def _as_text(one: Number) -> str:
     if isinstance(one, Missing):
         return f"refused: {numbers_in(one.why)}"
     return one if isinstance(one, str) else with_interval(one)
+
+
+GROUPS = tuple(partial(_written, part) for part in (_measured, _run, _scored, _piped, _refused, _viewed))

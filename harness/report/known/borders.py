@@ -66,14 +66,12 @@ COUNTS, LAWS = ((12, 30, 18), (50, 50, 0)), ((0.2, 0.5, 0.3), (0.6, 0.3, 0.1))
 AUDITS = ("identical", "same distribution", "near-tie", "no difference found", "lossy", "not tested", "bug", "failed")
 
 
-def judged() -> dict[str, float | str]:
-    """Return bounds, and what is said of cases on both sides of some of them."""
-    found: dict[str, float | str] = {
+def _bounds() -> dict[str, float]:
+    return {
         f"{module.__name__.rpartition('.')[2]}: {name}": float(vars(module)[name])
         for module, names in BOUNDS.items()
         for name in names
     }
-    return found | _tested() | _shown() | _audited() | _divided() | _watched() | _compared() | _gridded() | _said() | _alone()
 
 
 def _tested() -> dict[str, str]:
@@ -255,3 +253,6 @@ def _alone() -> dict[str, float]:
     (made,) = method.generate(target.session(), Inputs(((5, 6, 7, 2),)), sampling, Uniforms([1], 64), stop)
     names = ("tokens of a drafter alone, to its last position", "rounds of a drafter alone")
     return dict(zip(names, (float(len(made.tokens)), float(len(made.steps))), strict=True))
+
+
+GROUPS = (_bounds, _tested, _shown, _audited, _divided, _watched, _compared, _gridded, _said, _alone)

@@ -41,11 +41,6 @@ COMPILED_PAIRS = (("llama-target", "llama-draft"), ("llama-draft", "llama-draft"
 SOURCE, LONG = (5, 9, 7, 12, 6), TEACHER_ROWS + 8  # a source for blocks, and the length of a text that is read in two passes
 
 
-def decoded() -> dict[str, float | str]:
-    """Return texts as hashes, and acceptance and overlaps as sums that weigh each number by its place."""
-    return {**_heard(), **_nested(), **_in_half_precision(), **_behind_a_long_text(), **_laid_out(), **_compiled()}
-
-
 @dataclass(frozen=True)
 class _Long:
     """A recording longer than what the model hears at once."""
@@ -200,3 +195,6 @@ def _drafting(task: str, target: str, drafter: DrafterSpec, length: int, gamma: 
 def _of_steps(record: Record) -> list[list[int]]:
     assert record.steps is not None
     return [list(record.steps.num_accepted), list(record.steps.emitted)]
+
+
+GROUPS = (_heard, _nested, _in_half_precision, _behind_a_long_text, _laid_out, _compiled)

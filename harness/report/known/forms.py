@@ -35,7 +35,7 @@ FEW = np.arange(30.0)
 REPLICAS, OWN_EXAMPLES = ("one", "two", "three"), 4
 
 
-def predicted() -> dict[str, float]:
+def _predicted() -> dict[str, float]:
     """Return Equations 3 and 5 and Theorem 4.1 of PPD, and Eq. 1, Theorems 3.8 and 3.11 of speculative decoding."""
     depth, early = LAYERS
     forms = {
@@ -59,7 +59,7 @@ def predicted() -> dict[str, float]:
     return {name: folded(values) for name, values in forms.items()}
 
 
-def inferred() -> dict[str, float | str]:
+def _inferred() -> dict[str, float | str]:
     """Return chances of the tests of paired examples, and intervals of differences, shares and replicas."""
     many = [(number % 7) - 2.5 for number in range(paired_tests.EXACT + 11)]
     first, second = _redrawn("x", 1.0), _redrawn("x", 1.3)
@@ -120,7 +120,7 @@ def inferred() -> dict[str, float | str]:
     return found | {name: told(one) for name, one in estimates.items()}
 
 
-def belonging() -> dict[str, str]:
+def _belonging() -> dict[str, str]:
     """Return which experiments share a verdict, and which verdict a subject's evidence earns."""
     drafter = DrafterSpec(kind="model", model=model("llama-draft"))
     plain = plain_decoding(0, 1, 1, "text", "llama-target", 1.0)
@@ -162,7 +162,7 @@ def belonging() -> dict[str, str]:
     return found | {f"earned by {name}": f"{row['verdict']}, red {is_red(row)}" for name, row in earned.items()}
 
 
-def parted() -> dict[str, float]:
+def _parted() -> dict[str, float]:
     """Return how far an output's first other token is from the target's own, and by how much rounding may move that."""
     found: dict[str, float] = {}
     for temperature in (0.0, 1.0):
@@ -198,3 +198,6 @@ def _redrawn(arm: str, scale: float) -> Redrawn:
 def _nameless(key: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out where the checkouts' models lie."""
     return tuple(part.split(" on ")[-1] for part in key)
+
+
+GROUPS = (_predicted, _inferred, _belonging, _parted)

@@ -43,10 +43,10 @@ SHORTENED = {"squad": "context", "text": "prompt"}  # the field that is
 WRITTEN = {"squad": "{question}\\n{context} {{}}", "text": "{prompt}\\nand on"}  # templates
 
 
-def read() -> dict[str, float | str]:
-    """Return what a run is given."""
-    llama, t5 = loaded("llama-target"), loaded("t5-draft")
-    return {**_told(llama, t5), **_asked(llama), **_filed(), **_ended(), **_heard(), **_drawn(), **_scored(llama)}
+def _read() -> dict[str, float | str]:
+    """Return texts and prompts as a model's tokenizer has them."""
+    llama = loaded("llama-target")
+    return {**_told(llama, loaded("t5-draft")), **_asked(llama)}
 
 
 def _told(llama: LoadedModel, t5: LoadedModel) -> dict[str, float | str]:
@@ -127,8 +127,9 @@ def _filed() -> dict[str, str]:
     return found | {"rows to learn from, five of which are tested on": f"{len(learned)} {hashed(learned)}"}
 
 
-def _scored(llama: LoadedModel) -> dict[str, float]:
+def _scored() -> dict[str, float]:
     """Return how many bytes a reference has of which letters take two."""
+    llama = loaded("llama-target")
     text = "Zwei große Hunde, süß und müde."
     score = score_reference(llama.session(), llama.encode("Two dogs ran."), llama.encode_continuation(text), text)
     long = [5 + place * place % 90 for place in range(CHUNK + 40)]
@@ -195,3 +196,6 @@ def _ended() -> dict[str, str]:
 
 def loaded(name: str) -> LoadedModel:
     return load_model(pin_model(model(name), "test", "toy"), dtype="float64")
+
+
+GROUPS = (_read, _filed, _ended, _heard, _drawn, _scored)

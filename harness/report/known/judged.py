@@ -88,11 +88,6 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-def concluded() -> dict[str, str]:
-    """Return verdicts, names, and the numbers in what is said of them."""
-    return {**_of_runs(), **_parted(), **_checked(), **_of_samples(), **_of_rows(), **_named(), **_captured(), **_swapped()}
-
-
 def _of_runs() -> dict[str, str]:
     """Return the verdict on a run by what was replayed of each arm, and by faults in either."""
     plain = plain_decoding(0, 1, 3, "text", "llama-target", 1.0)
@@ -279,3 +274,6 @@ def _record(
 def _told(verdict: str, said: str) -> str:
     """Return a verdict and the numbers of what is said of it, whose words may change."""
     return f"{verdict}: {numbers_in(said)}"
+
+
+GROUPS = (_of_runs, _parted, _checked, _of_samples, _of_rows, _named, _captured, _swapped)

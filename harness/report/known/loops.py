@@ -32,7 +32,7 @@ ASSISTED = (  # behind two tokens of a prompt: the text with its drafts that a r
 )
 
 
-def asked() -> dict[str, str]:
+def _settled() -> dict[str, str]:
     """Return settings as hashes, and whether rows that are decoded together are as each is alone."""
     found = {
         f"transformers at {label}": hashed(sorted(transformers_generate._drawn(one).items()))
@@ -75,3 +75,6 @@ def _texts(
             ModelSession(stack), inputs, SAMPLINGS[label], uniforms, Stop(max_new_tokens=NUM_TOKENS)
         )
     return [one.tokens for one in made]
+
+
+GROUPS = (_settled,)

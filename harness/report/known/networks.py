@@ -25,11 +25,6 @@ LAYERS = (5, 3, 1)  # of trained heads, not in their order
 ROUNDINGS: tuple[Rounding, ...] = ("bf16", "int8")
 
 
-def made() -> dict[str, float]:
-    """Return sums of outputs, each number weighed by its place."""
-    return {**_blockwise(), **_early(), **_narrow(), **_counted(), **_copied()}
-
-
 def _blockwise() -> dict[str, float]:
     heads = BlockwiseHeads(6, 3, 4).double()
     for number, weight in enumerate(heads.parameters()):
@@ -107,3 +102,6 @@ def _written(*shape: int, start: int = 0) -> Float[Tensor, "..."]:
 def _weighed(values: Tensor) -> float:
     flat = values.detach().double().flatten()
     return float((flat * torch.cos(torch.arange(len(flat), dtype=torch.float64))).sum())
+
+
+GROUPS = (_blockwise, _early, _narrow, _counted, _copied)

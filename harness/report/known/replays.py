@@ -36,11 +36,6 @@ ROUNDS = ((1, 1), (1, 2), (1, 3), (2, 1))  # how many drafts stood, and tokens c
 TEXT, LAYER, LONG = [7, 8, 9, 10], 4, 70
 
 
-def faulted() -> dict[str, str]:
-    """Return which of a right decision and one beside it each check takes for a fault."""
-    return {**_of_rounds(), **_of_tokens(), **_of_blocks(), **_of_candidates(), **_of_laws(), **_of_controls(), **_in_turn()}
-
-
 def _faults(found: Iterable[Decision]) -> str:
     return ", ".join(one.what for one in found if one.is_fault) or "none"
 
@@ -180,3 +175,6 @@ def _in_turn() -> dict[str, str]:
         chunk: Any = SimpleNamespace(turn=turn, repeat=0, lacking=[True] * 3)
         Prepared.in_turn(arms, chunk, decode)
     return {"order of three arms": str(order)}
+
+
+GROUPS = (_of_rounds, _of_tokens, _of_blocks, _of_candidates, _of_laws, _of_controls, _in_turn)

@@ -190,3 +190,6 @@ def _continued() -> dict[str, str]:
         "texts that are gone on with": hashed(found), "the latest of equal ends": hashed(copied),
         **{f"ends of up to 39 tokens, {name}": hashed(one) for name, one in drafted.items()},
     }  # fmt: skip
+
+
+GROUPS = (decided, defaults, scheduled, searched, overlapping)
