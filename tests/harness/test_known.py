@@ -1038,6 +1038,10 @@ def chances_for_their_width(patch: Patch) -> None:
     patch.setattr(replay_blocks.Interval, "width", property(lambda own: own.high))
 
 
+def statements_not_looked_at(patch: Patch) -> None:
+    patch.setattr(replay_blocks, "_whole", lambda step: replay_blocks.Interval(0.0, 1.0))
+
+
 def rules_decide_alone(patch: Patch) -> None:
     patch.setattr(checks, "ways_of", lambda rule, device: [rule])
 
@@ -1303,6 +1307,7 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (tensors_decide_otherwise, "top-1 (cap released), greedy"),
         (first_draws_alone, "faults of a text's last draw, and of another"),
         (chances_for_their_width, "faults of what follows a refused block"),
+        (statements_not_looked_at, "faults of likely and unlikely blocks of two that are refused"),
         (rules_decide_alone, "verdicts on a rule, and on what decides elsewhere"),
         (rows_not_tested, "numbers that are tested together"),
         (controls_strike_anywhere, "controls that can strike"),

@@ -407,6 +407,7 @@ def test_a_fault_turns_a_run_red_and_shows_no_speed(
     found, records = run(tmp_path, temperature)
     assert found["verdict"] == "bug"
     assert sum(one.divergence is not None and one.divergence.kind == "bug" for arm in records for one in arm) >= 3
+    assert found["replayed"]["faults"] >= 3, "also where plain decoding says another text"
     assert isinstance(speedup(records[0], records[-1]), Missing)
 
 

@@ -86,7 +86,12 @@ def _of_blocks() -> dict[str, str]:
     drafts: Any = SimpleNamespace(laws_of=lambda places: (places, theirs), bound=lambda position: 1e-4)
     rounds, ones = rounds_of([Step([0], 0, 1)]), torch.full((1,), 1e-4, dtype=torch.float64)
     behind = [_faults(blocks(Sampled([token], law, ones, ones, numbers, rounds), drafts)) for token in range(3)]
+    whole: Any = SimpleNamespace(laws_of=lambda places: ([], theirs[:0]), bound=lambda position: 1e-4)
+    stated = [Step([0, 0], 0, 1, target_probs=[own, own], draft_probs=[0.5, 0.5]) for own in (0.5, 0.1)]
+    numbers = torch.tensor([[0.5] * 2, [0.9] * 2, [0.5] * 2], dtype=torch.float64)
+    refused = [_faults(blocks(Sampled([0], law, ones, ones, numbers, rounds_of([one])), whole)) for one in stated]
     return {
+        "faults of likely and unlikely blocks of two that are refused": "; ".join(refused),
         "faults of a text's last draw, and of another": "; ".join(drawn),
         "faults of what follows a refused block": "; ".join(behind),
     }

@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.run.replay.decisions import Decision, draw_off
 from harness.run.replay.drafts import Drafts, Sampled
 from harness.run.replay.reading import ACCEPT, SAMPLE
+from methods.steps import Step
 
 TINY = 1e-300
 ROUNDED = 5e-8  # what seven digits of a record leave open of a probability that it states
@@ -30,7 +31,8 @@ class Interval(NamedTuple):
 def blocks(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
     """Yield, of each round, why so many drafts stand, and how its last token was drawn.
 
-    Behind the first draft that does not stand the text says nothing of the laws, so only its last draft is looked at there.
+    Behind the first draft that does not stand the text says nothing of the laws: there the last draft alone is looked at, whose
+    chance the rule states itself.
     A round that a stop has cut may have accepted more than it emitted and is left out.
     """
     laws, accepts, shares = output.laws, output.numbers[ACCEPT], output.shares.tolist()
@@ -54,11 +56,20 @@ def blocks(output: Sampled, drafts: Drafts) -> Iterator[Decision]:
             yield Decision(end - 1, "acceptance", float(accepts[one.first + kept - 1]) - chance.high, 0.0)
         if kept == length - 1:
             yield Decision(end, "rejection", reached[length].low - float(accepts[one.first + kept]), 0.0)
+        elif kept < length == len(step.target_probs) == len(step.draft_probs):
+            yield Decision(end, "rejection", _whole(step).low - float(accepts[one.first + length - 1]), 0.0)
         if all_stand or kept in rows:
             p = reached[kept]
             weights = laws[end] if all_stand else ((p.low + p.high) / 2 * laws[end] - rows[kept]).clamp(min=0)
             off = float(draw_off(weights[None], torch.tensor([output.tokens[end]]), output.numbers[SAMPLE][[one.first]]))
             yield Decision(end, "drawn token", off, bounds[end] + (0.0 if all_stand else p.width))
+
+
+def _whole(step: Step) -> Interval:
+    """Return the chance that all drafts of a round stand, by the probabilities that the rule states."""
+    nothing, written = [0.0] * len(step.drafted), [ROUNDED] * len(step.drafted)
+    lowered = [max(0.0, prob - ROUNDED) for prob in step.target_probs]
+    return _carried(lowered, step.draft_probs, nothing, nothing, written)[-1]
 
 
 def _carried(

@@ -59,8 +59,9 @@ class Replayed:
 def replay_record(record: Record, experiment: Experiment, method: Method, prompt: Prompt, reader: Reader) -> Record:
     """Return a record with what the target gives for its text, how many decisions were replayed and the first fault.
 
-    A fault takes the place of a near-tie. Windows of a recording are read one after another. What does not fit into memory,
-    and a recording with a window that says nothing, is not read; that its text is what its tokens say is looked at anyway.
+    A fault takes the place of a near-tie, and says what is wrong where plain decoding says another text. Windows of a recording
+    are read one after another. What does not fit into memory, and a recording with a window that says nothing, is not read;
+    that its text is what its tokens say is looked at anyway.
     """
     outputs = outputs_of(experiment, prompt, record.tokens or [], reader.target)
     rounds = record.steps.rounds(record.stop_reason) if record.steps else []
@@ -76,8 +77,9 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
             found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
             if found is not None:
                 decisions.append(found.decisions)
-            if found is not None and found.fault is not None and (fault is None or fault.kind != "bug"):
-                fault = dataclasses.replace(found.fault, position=start + found.fault.position)
+            if found is not None and found.fault is not None:
+                own = dataclasses.replace(found.fault, position=start + found.fault.position)
+                fault = own if fault is None or fault.kind != "bug" else dataclasses.replace(fault, what=fault.what or own.what)
             nats += reader.read(inputs, tokens).nats(tokens)
             start += len(tokens)
     except (MemoryError, RuntimeError) as error:
