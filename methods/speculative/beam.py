@@ -56,7 +56,7 @@ class SpeculativeBeamSearch:
             return Generation([], [], "length")
         state = BeamState(self.num_beams, replace(stop, max_new_tokens=limit))
         lookahead = _Lookahead(self.draft, inputs, self.draft_beams, stop, device)
-        checker = _Checker(target, pending, device)
+        checker = Checker(target, pending, device)
         times: list[float] = []
         accepted: list[int] = []
         while not state.finished():
@@ -135,7 +135,7 @@ class _Lookahead:
         self.roots = list(beams)
 
 
-class _Checker:
+class Checker:
     """The target's side: all candidates in one run, a row for each path that no longer one contains."""
 
     def __init__(self, session: Session, pending: Sequence[int], device: torch.device) -> None:

@@ -62,6 +62,7 @@ from methods.specdec import drafter
 from methods.specdec import rules as specdec_rules
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
 from methods.speculative import acceptance, per_row, schedules, theory
+from methods.speculative import beam as speculative_beam
 from methods.speculative import decode as speculative_decode
 from methods.speculative import translation as translated
 from methods.speculative.decode import DraftAndVerify
@@ -74,7 +75,7 @@ from methods.static import LaidSource
 from methods.steps import Step, Steps
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Outcome, Proposal, Stop
-from tasks import speech, squad
+from tasks import sound, speech, squad
 from tasks import translation as translation_task
 from tasks.sources import read as read_rows
 from tasks.sources import rows
@@ -1115,6 +1116,81 @@ def beams_of_rounded_laws(patch: Patch) -> None:
     patch.setattr(beam, "log_probs_of", lambda logits: logits.log_softmax(-1))
 
 
+def windows_scored_one_after_another(patch: Patch) -> None:
+    patch.setattr(record, "text_of", lambda experiment, prompt, tokens, target: target.decode(tokens))
+
+
+def bytes_of_all_of_a_reference(patch: Patch) -> None:
+    whole = inputs.score_reference
+    patch.setattr(
+        inputs, "score_reference", lambda session, prompt, reference, text: replace(
+            whole(session, prompt, reference, text), num_bytes=len(text.encode())
+        ),
+    )  # fmt: skip
+
+
+def continuations_stripped(patch: Patch) -> None:
+    whole = inputs.read_examples
+    patch.setattr(inputs, "read_examples", lambda *given: [
+        replace(one, references=tuple(map(str.strip, one.references))) for one in whole(*given)])  # fmt: skip
+
+
+def sound_without_its_low_pass(patch: Patch) -> None:
+    patch.setattr(sound, "resample", lambda samples, rate: samples[:: max(1, rate // sound.SAMPLE_RATE)].astype(np.float32))
+
+
+def no_beginning_of_the_drafts_own(patch: Patch) -> None:
+    whole = LoadedModel.encode
+    patch.setattr(LoadedModel, "encode", lambda own, text: whole(own, text) if text else ())
+
+
+def unknown_tokens_are_the_first(patch: Patch) -> None:
+    whole = inputs.part_of
+
+    def part_of(target: LoadedModel, draft: LoadedModel, kept: range) -> Any:
+        found = whole(target, draft, kept)
+        return replace(found, pieces=tuple((0,) if token not in kept else own for token, own in enumerate(found.pieces)))
+
+    patch.setattr(inputs, "part_of", part_of)
+
+
+def prompts_cut_by_their_tokenizer(patch: Patch) -> None:
+    patch.setattr(LoadedModel, "encode", lambda own, text: tuple(own.tokenizer(text, verbose=False, truncation=True).input_ids))
+
+
+def chats_without_their_template(patch: Patch) -> None:
+    whole = prompts._encode
+
+    def encode(task: Any, example: Any, asked: Any, target: LoadedModel) -> tuple[int, ...]:
+        return whole(task, example, asked.replace(prompt_template=None) if asked.chat_template else asked, target)
+
+    patch.setattr(prompts, "_encode", encode)
+
+
+def beams_checked_by_rounded_laws(patch: Patch) -> None:
+    patch.setattr(speculative_beam, "log_probs_of", lambda logits: logits.log_softmax(-1))
+
+
+def scores_in_half_precision(patch: Patch) -> None:
+    patch.setattr(specdec_rules, "_exact", lambda logits: logits)
+
+
+def languages_of_one_that_has_one(patch: Patch) -> None:
+    whole = inputs.forced_tokens
+    patch.setattr(
+        inputs, "forced_tokens", lambda settings: whole(SimpleNamespace(**vars(settings) | {"is_multilingual": True}))
+    )
+
+
+def drafters_alone_without_filters(patch: Patch) -> None:
+    generate = drafter.DrafterAlone.generate
+
+    def unfiltered(own: Any, target: Any, given: Any, sampling: Sampling, *rest: Any) -> Any:
+        return generate(own, target, given, Sampling(temperature=sampling.temperature), *rest)
+
+    patch.setattr(drafter.DrafterAlone, "generate", unfiltered)
+
+
 def nuclei_not_passed_on(patch: Patch) -> None:
     patch.setattr(run_experiments, "SamplingSpec", lambda top_p, **given: SamplingSpec(**given))
 
@@ -1307,6 +1383,18 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (tensors_decide_otherwise, "top-1 (cap released), greedy"),
         (first_draws_alone, "faults of a text's last draw, and of another"),
         (chances_for_their_width, "faults of what follows a refused block"),
+        (windows_scored_one_after_another, "scores of windows"),
+        (bytes_of_all_of_a_reference, "bytes of a reference beyond the last position"),
+        (continuations_stripped, "a text with its continuation"),
+        (sound_without_its_low_pass, "power of 12000 Hz at 48000 Hz"),
+        (no_beginning_of_the_drafts_own, "a prompt without the beginning that its draft has"),
+        (unknown_tokens_are_the_first, "what a draft that knows a part reads"),
+        (prompts_cut_by_their_tokenizer, "a prompt longer than a tokenizer's own length"),
+        (chats_without_their_template, "prompt of squad, by a template, as a chat"),
+        (beams_checked_by_rounded_laws, "beams that are checked in half precision"),
+        (scores_in_half_precision, "top-beta by the drafter's score, in half precision"),
+        (languages_of_one_that_has_one, "tokens that are forced, multilingual False, with languages True"),
+        (drafters_alone_without_filters, "drafts of a drafter alone, top-k 3"),
         (statements_not_looked_at, "faults of likely and unlikely blocks of two that are refused"),
         (rules_decide_alone, "verdicts on a rule, and on what decides elsewhere"),
         (rows_not_tested, "numbers that are tested together"),

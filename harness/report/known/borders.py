@@ -26,6 +26,7 @@ from harness.papers import get_table
 from harness.papers.leviathan import speed
 from harness.papers.specdec.quality import GRID, best_of_grid
 from harness.report import grid, relation
+from harness.report.known.rules import SAMPLINGS
 from harness.report.known.values import hashed, numbers_in
 from harness.report.pinned import drafted_by, plain_decoding
 from harness.run.build import build_method
@@ -241,8 +242,8 @@ def _slower(number: int, many: int, run: str) -> Record:
     return Record(example=f"e{number}", tokens=[1, 2], text="a", stop_reason="length", wall_s=seconds, **common)
 
 
-def _alone() -> dict[str, float]:
-    """Return how long a text of a drafter alone is where its positions end."""
+def _alone() -> dict[str, float | str]:
+    """Return how long a text of a drafter alone is where its positions end, and what it draws."""
     spec = MethodSpec.of("drafter-alone", drafter=DrafterSpec(kind="block", model=drafted_by("specdec-drafter").model))
     plain = plain_decoding(0, 1, 1, "wmt-en-de", "specdec-verifier")
     models = Models(plain.device, plain.dtype)
@@ -252,7 +253,11 @@ def _alone() -> dict[str, float]:
     sampling, stop = Sampling.of(plain.sampling), Stop(max_new_tokens=10_000)
     (made,) = method.generate(target.session(), Inputs(((5, 6, 7, 2),)), sampling, Uniforms([1], 64), stop)
     names = ("tokens of a drafter alone, to its last position", "rounds of a drafter alone")
-    return dict(zip(names, (float(len(made.tokens)), float(len(made.steps))), strict=True))
+    found: dict[str, float | str] = dict(zip(names, (float(len(made.tokens)), float(len(made.steps))), strict=True))
+    for label, own in SAMPLINGS.items():
+        drawn = method.generate(target.session(), Inputs(((5, 6, 7, 2),)), own, Uniforms([1], 40), Stop(max_new_tokens=40))
+        found[f"drafts of a drafter alone, {label}"] = hashed(drawn[0].tokens)
+    return found
 
 
 GROUPS = (_bounds, _tested, _shown, _audited, _divided, _watched, _compared, _gridded, _said, _alone)

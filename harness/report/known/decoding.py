@@ -27,6 +27,7 @@ from methods.models.base import rms_norm
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
 from methods.specdec.drafter import TEACHER_ROWS, BlockDrafter
+from methods.speculative.beam import Checker
 from methods.static import Room, StaticSession
 from methods.types import Inputs, Stop
 from tasks import get_task
@@ -68,11 +69,13 @@ def _heard() -> dict[str, float | str]:
     [overlap] = forced(arm, [probe], prompt, record, target, session, FACTS)[probe.id].overlap
     assert record.tokens is not None
     assert record.steps is not None
+    assert record.statistics is not None
     *told, last = record.tokens
     other = [*told, (last + 1) % target.vocab_size]
     wrong = replay_record(replace(record, tokens=other, text=None), experiment, method, prompt, reader).divergence
     off, bound = margin_at(experiment, (record.tokens, other), prompt, 0, models)
     return {
+        "scores of windows": folded([record.statistics[name] for name in sorted(record.statistics)]),
         "ends of windows": str(record.steps.stop_reason),
         "a fault of the last window": f"{wrong and wrong.what}, at the end {wrong and wrong.position == len(told)}",
         "how far a token of the last window is off": off,
@@ -112,7 +115,10 @@ def _in_half_precision() -> dict[str, float]:
     drawn = {label: one for label, one in SAMPLINGS.items() if not one.greedy}
     session = ModelSession(loaded("llama-draft").stack)
     vars(session)["extend"] = lambda tokens: logits[None, None]  # whatever the tokens are
+    vars(session).update(select=lambda rows: None, rewind=lambda counts: None)
+    [checked] = Checker(session, [5], torch.device("cpu")).check([()], []).values()
     return {
+        "beams that are checked in half precision": folded(checked.tolist()),
         **{f"a law in half precision, {label}": folded(one.probs(logits).tolist()) for label, one in drawn.items()},
         "beams in half precision": folded(next_log_probs(session, [5], torch.device("cpu")).tolist()),
         **{f"bounds of half precision, {label}": folded(_bounds(logits, one)) for label, one in SAMPLINGS.items()},

@@ -4,8 +4,10 @@ import json
 import random
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -16,7 +18,7 @@ from harness.core.experiment import ModelSpec
 from harness.core.plugins import find
 from harness.models.loading import LoadedModel, eos_ids, load_model
 from harness.models.names import pin_model
-from harness.models.translation import fewer, translation_of
+from harness.models.translation import fewer, part_of, translation_of
 from harness.report.known.rules import ENDS
 from harness.report.known.values import hashed
 from harness.report.pinned import CHECKPOINTS, model, plain_decoding
@@ -24,7 +26,7 @@ from harness.run.decode import merged, parts_of, stop_of
 from harness.run.prompts import make_prompt, seed_of
 from harness.run.record import score_reference
 from methods.models import stack_for
-from methods.models.whisper import WhisperStack
+from methods.models.whisper import WhisperStack, forced_tokens
 from methods.sampling import EndlessUniforms, Uniforms
 from methods.session import ModelSession
 from methods.speculative.overlap import CHUNK, log_prob
@@ -56,7 +58,14 @@ def _told(llama: LoadedModel, t5: LoadedModel) -> dict[str, float | str]:
     session = ModelSession(t5.stack)
     vars(session)["prefill"] = lambda inputs: reads.append(inputs.prompts)
     TranslatedSession(session, shared).prefill(Inputs(tuple(llama.encode(text)[1:] for text in ("Two dogs ran.", "A cat."))))
+    known = replace(loaded("llama-draft"), eos_token_ids=())
+    begun = translation_of(llama, known).prompt(llama.encode("Two dogs ran.")[1:])
+    briefly, t5.tokenizer.model_max_length = t5.tokenizer.model_max_length, 4
+    short, t5.tokenizer.model_max_length = t5.encode("Two dogs ran."), briefly
     return {
+        "a prompt longer than a tokenizer's own length": hashed(short),
+        "a prompt without the beginning that its draft has": hashed(begun),
+        "what a draft that knows a part reads": hashed(part_of(llama, known, range(2, 300)).pieces),
         "a chat's tokens": hashed(llama.encode_chat("Two dogs ran.")),
         "a prompt's tokens": hashed((llama.encode("Two dogs ran."), t5.encode("Two dogs ran."))),
         "ends of a text": hashed(eos_ids(GenerationConfig(eos_token_id=list(ENDS)))),
@@ -80,7 +89,11 @@ def _asked(llama: LoadedModel) -> dict[str, str]:
         if name in SHORTER:
             whole = plain_decoding(0, 1, 1, name, "llama-target", max_input_tokens=None)
             templated = whole.replace(prompt_template=WRITTEN[name])
-            ways = {"cut to fit": whole.replace(max_input_tokens=SHORTER[name]), "by a template": templated}
+            ways = {
+                "cut to fit": whole.replace(max_input_tokens=SHORTER[name]),
+                "by a template": templated,
+                "by a template, as a chat": templated.replace(chat_template=True),
+            }
             for way, experiment in ways.items():
                 prompt = make_prompt(get_task(name), example, experiment, llama)
                 found[f"prompt of {name}, {way}"] = hashed((prompt.tokens, prompt.truncated_tokens))
@@ -110,6 +123,8 @@ def _filed() -> dict[str, str]:
         ]
         file.write_text("".join(json.dumps(row) + "\n" for row in texts), encoding="utf8")
         cut = [(one.inputs, one.references) for one in read_examples(get_task("text"), str(file), "test", 9, 0)]
+        file.write_text(json.dumps({"id": "a", "prompt": "Two dogs ", "continuation": " ran home. "}) + "\n", encoding="utf8")
+        own = [(one.inputs, one.references) for one in read_examples(get_task("text"), str(file), "test", 9, 0)]
         file.unlink()
         for split, part in (("train", rows[:20]), ("test", rows[10:15])):
             (Path(folder) / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf8")
@@ -122,7 +137,11 @@ def _filed() -> dict[str, str]:
         heard = sorted(one.references[0] for one in read_examples(get_task("tedlium"), str(file), "test", None, 0))
         learned = [one.inputs["context"] for one in read_examples(get_task("squad"), folder, "train", None, 0)]
     found = {f"rows of a file by seed {seed}": hashed([one.id for one in examples]) for seed, examples in chosen.items()}
-    found |= {"answers of a row": hashed(chosen[0][0].references), "texts that are cut": hashed(cut)}
+    found |= {
+        "answers of a row": hashed(chosen[0][0].references),
+        "texts that are cut": hashed(cut),
+        "a text with its continuation": hashed(own),
+    }
     found |= {"rows of two test sets": ", ".join(french), "transcripts that are scored": ", ".join(heard)}
     return found | {"rows to learn from, five of which are tested on": f"{len(learned)} {hashed(learned)}"}
 
@@ -134,7 +153,10 @@ def _scored() -> dict[str, float]:
     score = score_reference(llama.session(), llama.encode("Two dogs ran."), llama.encode_continuation(text), text)
     long = [5 + place * place % 90 for place in range(CHUNK + 40)]
     nats, scored = log_prob(llama.session(), Inputs((tuple(llama.encode("Two dogs ran.")),)), long)
+    whole = "Zwei große Hunde. " * 100
+    beyond = score_reference(llama.session(), llama.encode("Two dogs ran."), llama.encode_continuation(whole), whole)
     return {
+        "bytes of a reference beyond the last position": float(beyond.num_bytes),
         "bytes of a reference": float(score.num_bytes), "nats of a reference": -score.log_prob_sum,
         "nats of a long reference": -nats, "tokens of a long reference": float(scored),
     }  # fmt: skip
@@ -146,6 +168,10 @@ def _heard() -> dict[str, float | str]:
     found: dict[str, float | str] = {
         f"two channels at {rate} Hz": float(to_mono(stereo, rate).samples.astype(np.float64).sum()) for rate in (16000, 8000)
     }
+    for hertz, rate in product((3_000, 12_000), (48_000, 44_100)):
+        tone = np.sin(2 * np.pi * hertz * np.arange(rate // 4) / rate).astype(np.float32)
+        heard = to_mono(tone[:, None], rate).samples.astype(np.float64)
+        found[f"power of {hertz} Hz at {rate} Hz"] = float(np.mean(heard**2))
     for length in (300, 301, 1000):
         found[f"windows of {length} samples"] = hashed(list(starts_of(length, 300)))
     windows = [[7, 1, 2, 3, 4, 5, 9], [4, 5, 6, 8, 9], [8, 6, 8, 2], [3, 9]]
@@ -190,6 +216,14 @@ def _ended() -> dict[str, str]:
     stack = stack_for(hears)
     assert isinstance(stack, WhisperStack)
     logits = stack.head(torch.zeros(1, 1, stack.width, dtype=stack.dtype))[0, 0]
+    for speaks, languages in product((True, False), ({"<|en|>": 7}, None)):
+        settings = SimpleNamespace(
+            decoder_start_token_id=2, is_multilingual=speaks, lang_to_id=languages, task_to_id={"transcribe": 9},
+            no_timestamps_token_id=11,
+        )  # fmt: skip
+        found[f"tokens that are forced, multilingual {speaks}, with languages {languages is not None}"] = str(
+            forced_tokens(settings)
+        )
     found["tokens that no text begins with"] = hashed((stack.begin_suppressed, logits.isinf().nonzero().flatten().tolist()))
     return found
 

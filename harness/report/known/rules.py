@@ -4,7 +4,7 @@ Toy models meet few of these: filters before a sigmoid, laws of several tiles, a
 """
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -64,6 +64,17 @@ def decided(names: Iterable[str] = ()) -> dict[str, float | str]:
                 decisions, probs = _decided(RULES[name](**options), sampling)
                 found |= {case: decisions, f"{case}, probabilities": probs} if decisions else {}
     return found
+
+
+def in_half() -> dict[str, str]:
+    """Return how many drafts stand by the drafter's own score, of rounds in half precision, from bound to bound of Eq. 7."""
+    counts = []
+    for proposal, target, *given in rounds(SAMPLINGS["greedy"]):
+        if proposal.logits is not None:
+            half = replace(proposal, logits=proposal.logits.bfloat16()), target.bfloat16(), *given
+            rules = (RULES["top-beta"](beta=5, tau=step / 100, score="as_described") for step in range(100))
+            counts.append([int(rule.verify(*half).num_accepted.sum()) for rule in rules])
+    return {"top-beta by the drafter's score, in half precision": hashed(counts)}
 
 
 def _decided(rule: VerifyRule, sampling: Sampling) -> tuple[str, float]:
@@ -192,4 +203,4 @@ def _continued() -> dict[str, str]:
     }  # fmt: skip
 
 
-GROUPS = (decided, defaults, scheduled, searched, overlapping)
+GROUPS = (decided, in_half, defaults, scheduled, searched, overlapping)

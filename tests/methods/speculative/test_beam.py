@@ -30,14 +30,14 @@ def outputs(method: Method, target: Session, prompts: tuple[tuple[int, ...], ...
 def test_identical_to_beam_search(
     num_beams: int, draft_beams: int, num_draft: int, stop_ids: frozenset[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contexts, check = list[int](), beam_module._Checker.check
+    contexts, check = list[int](), beam_module.Checker.check
 
     def counted(*arguments: object) -> dict:
         laws = check(*arguments)
         contexts.append(len(laws))
         return laws
 
-    monkeypatch.setattr(beam_module._Checker, "check", counted)
+    monkeypatch.setattr(beam_module.Checker, "check", counted)
     for max_new_tokens in (1, 2, 14):
         stop = Stop(max_new_tokens=max_new_tokens, token_ids=stop_ids)
         expected = outputs(BeamSearch(num_beams), toy_session(TARGET), PROMPTS, stop)
