@@ -14,7 +14,7 @@ from harness.report.known import arms
 from harness.report.known.values import hashed, numbers_in, told
 from harness.report.pinned import plain_decoding
 
-EXAMPLES, MACHINES = 100, ("its machine a", "another b", "new draft a")  # the last letter is the processor's
+EXAMPLES, ITS_MACHINE, ANOTHER = 100, "its processor", "another"
 DRAFTED = "--method speculative --target zoo:gpt-target --draft zoo:gpt-draft"
 PIPED = "--method ppd --target zoo:llama-deep"
 COMMANDS = {
@@ -71,12 +71,14 @@ def _held() -> dict[str, str]:
     }
     before, found = _baseline(was), dict[str, str]()
     for name, given in cases.items():
-        held = [_judged(before, _baseline(*given, machine=machine), machine == MACHINES[-1]) for machine in MACHINES]
-        found[f"held, {name}"] = "; ".join(held)
+        here, there = _baseline(*given), _baseline(*given, processor=ANOTHER)
+        found[f"held, {name}"] = "; ".join(
+            [_judged(before, here), _judged(before, there), _judged(before, here, new_draft=True)]
+        )
     for verdict in ("near-tie", "bug"):
-        held = [_judged(before, _baseline(was, verdict=verdict, machine=machine), False) for machine in MACHINES[:2]]
+        held = [_judged(before, _baseline(was, verdict=verdict, processor=one)) for one in (ITS_MACHINE, ANOTHER)]
         found[f"held, its verdict {verdict}"] = "; ".join(held)
-    now = _baseline(was, 1, dtype="float64", machine=MACHINES[1])
+    now = _baseline(was, 1, dtype="float64", processor=ANOTHER)
     found["held, of twice the digits"] = _judged(_baseline(was, dtype="float64"), now)
     return found
 
@@ -86,7 +88,7 @@ def _baseline(
     parted: int = 0,
     failed: int = 0,
     *,
-    machine: str = MACHINES[0],
+    processor: str = ITS_MACHINE,
     dtype: str = "float32",
     verdict: str = "identical",
 ) -> Baseline:
@@ -98,7 +100,7 @@ def _baseline(
     metrics = {"alpha": sum(alpha) / len(alpha), FAILED: failed / len(alpha)}
     measured = {"verdict": verdict, "weights": "", "metrics": metrics, "intervals": {}, "examples": examples}
     plain = plain_decoding(0, 1, 1, "text", "llama-target").replace(dtype=dtype)
-    return Baseline(comparison=Comparison((plain,)), machine={"processor": machine[-1]}, measured=measured)
+    return Baseline(comparison=Comparison((plain,)), machine={"processor": processor}, measured=measured)
 
 
 def _judged(before: Baseline, now: Baseline, new_draft: bool = False) -> str:

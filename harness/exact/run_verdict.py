@@ -30,7 +30,7 @@ from harness.models.loading import LoadedModel
 from harness.run.build import build_method
 from harness.run.decode import must_equal, outputs_of
 from harness.run.refusals import check_alike, check_tokens
-from harness.run.replay.reading import widened
+from harness.run.replay.reading import HALF, unfiltered, widened
 from methods.sampling import Sampling
 from methods.speculative.decode import DraftAndVerify
 from methods.speculative.overlap import teacher_logits
@@ -128,16 +128,16 @@ def _judge_law(experiment: Experiment, method: DraftAndVerify, records: Sequence
 def judge_samples(experiment: Experiment, records: Sequence[Record], target: LoadedModel) -> Finding:
     """Test the place of every token in the target's law behind the text before it: uniform if that law was sampled.
 
-    A token that this law cannot draw, whatever rounding moves across the filters' borders, is "biased" by itself. Else
-    "biased", or "not tested": a law whose mass was moved within one of CELLS equal parts looks the same.
+    A token that this law cannot draw, whatever rounding moves across the filters' borders, is "biased" by itself. In half
+    precision no bound of that is known, and what filters leave out is not looked at. Else "biased", or "not tested": a law
+    whose mass was moved within one of CELLS equal parts looks the same.
     One forward pass over each output, of at most MAX_RECORDS. How many tokens there are depends on what was emitted, which
     moves the mean of no cell.
     """
     chosen = [record for record in records if record.status == "ok" and record.tokens][:MAX_RECORDS]
-    found_places = list(_places(experiment, chosen, target))
-    if not found_places:
+    places = torch.cat([torch.empty(0, dtype=torch.float64), *_places(experiment, chosen, target)])
+    if not len(places):
         return Finding("unknown", "no output to look at")
-    places = torch.cat(found_places)
     if impossible := int(places.isnan().sum()):
         note = f"{impossible} of {len(places)} tokens of this run are none that the target's law can draw"
         return Finding("biased", note, {"tokens": len(places), "p": 0.0, "impossible": impossible})
@@ -155,6 +155,7 @@ def judge_samples(experiment: Experiment, records: Sequence[Record], target: Loa
 def _places(experiment: Experiment, records: Sequence[Record], target: LoadedModel) -> Iterator[Float[Tensor, "T"]]:
     """Yield the places of tokens in their laws, chunk by chunk of every output and window; NaN of one that is impossible."""
     generator, session, sampling = torch.Generator().manual_seed(0), target.session(), Sampling.of(experiment.sampling)
+    wide = unfiltered(sampling) if target.stack.dtype in HALF else widened(sampling)
     prompts = prompts_of(experiment, target, {record.example for record in records})
     for record in records:
         prompt = prompts[record.example]
@@ -164,6 +165,6 @@ def _places(experiment: Experiment, records: Sequence[Record], target: LoadedMod
             for logits in teacher_logits(session, inputs, tokens)[1]:
                 emitted = torch.tensor(tokens[start : start + len(logits)])
                 places = places_of(sampling.probs(logits).double().cpu(), emitted, generator)[0]
-                possible = widened(sampling).probs(logits).cpu().gather(-1, emitted.unsqueeze(-1)).squeeze(-1) > 0
+                possible = wide.probs(logits).cpu().gather(-1, emitted.unsqueeze(-1)).squeeze(-1) > 0
                 yield places.where(possible, nan)
                 start += len(logits)

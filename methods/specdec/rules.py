@@ -22,11 +22,23 @@ from methods.specdec.options import TopBetaOptions, TopOneOptions, check_greedy
 from methods.speculative.rules import greedy_probs
 from methods.types import Guarantee, Proposal, Verdict
 
-Rule = TypeVar("Rule", "TopOne", "TopBeta")
+Rule = TypeVar("Rule", bound="_OnHost")
 Tolerates = Callable[[int, int, int, int], bool]  # a draft that is not the first choice: its row, position, itself, that choice
 
 
-class TopOne:
+class _OnHost:
+    """What decides row by row where numbers are at hand, and by tensor operations elsewhere."""
+
+    on_host = True
+
+    def elsewhere(self: Rule, device: torch.device) -> list[Rule]:
+        """Return the rule as tensor operations decide for it, on a GPU."""
+        other = copy(self)
+        other.on_host = False
+        return [other]
+
+
+class TopOne(_OnHost):
     """SpecDec: a draft stands where it is the verifier's first choice, ties to the lowest id (Eqs. 4-5).
 
     With k drafts a round emits the c - 1 that stand before the first that differs, and the verifier's own choice there; the
@@ -41,14 +53,9 @@ class TopOne:
     """
 
     guarantee: Guarantee = "identical"
-    on_host = True
 
     def __init__(self, cap: str = "released") -> None:
         self.cap = TopOneOptions(cap=cap).cap
-
-    def elsewhere(self, device: torch.device) -> list["TopOne"]:
-        """Return the rule as tensor operations decide for it, on a GPU."""
-        return [_by_tensors(self)]
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         check_greedy(sampling)
@@ -58,7 +65,7 @@ class TopOne:
         return _decided_on_device(proposal, best, proposal.tokens == best[:, :-1], self.cap)
 
 
-class TopBeta:
+class TopBeta(_OnHost):
     """SpecDec++ (top-beta, tau): a draft also stands where it is good enough.
 
     It stands where it is the verifier's first choice (ties to the lowest id), or where both hold:
@@ -78,17 +85,11 @@ class TopBeta:
     Differs from the paper: its equations print the drafter's score; the authors' code uses the verifier's, the default here.
     """
 
-    on_host = True
-
     def __init__(self, beta: int = 3, tau: float = 1.0, score: str = "verifier", cap: str = "released") -> None:
         TopBetaOptions(beta=beta, tau=tau, score=score, cap=cap)  # refuses what cannot be
         self.beta, self.tau, self.score, self.cap = beta, tau, score, cap
         self.strict = score == "verifier" and (beta == 1 or tau == 0)
         self.guarantee: Guarantee = "identical" if self.strict else "lossy"
-
-    def elsewhere(self, device: torch.device) -> list["TopBeta"]:
-        """Return the rule as tensor operations decide for it, on a GPU."""
-        return [_by_tensors(self)]
 
     def verify(self, proposal: Proposal, target_logits: TargetLogits, sampling: Sampling, uniforms: RoundUniforms) -> Verdict:
         check_greedy(sampling)
@@ -122,12 +123,6 @@ class TopBeta:
         better = (logits > scores).sum(-1, keepdim=True)  # fewer than beta are: Eq. 6, cheaper than finding the beta-th
         enough = better < min(self.beta, logits.shape[-1])
         return (enough & (logits.gather(-1, best) - scores <= self.tau)).squeeze(-1)
-
-
-def _by_tensors(rule: Rule) -> Rule:
-    other = copy(rule)
-    other.on_host = False
-    return other
 
 
 def _is_at_hand(tensor: Tensor) -> bool:

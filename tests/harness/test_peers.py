@@ -19,6 +19,8 @@ from harness.exact.run_verdict import judge_samples
 from harness.exact.subjects import SIZES, zoo_subjects
 from harness.measures.frames import frame
 from harness.measures.statistics import Missing
+from harness.models.fit import Models
+from harness.report.pinned import plain_decoding
 from harness.run.build import build_method
 from harness.run.peers import as_text, measured, peer_method, with_peers
 from harness.run.runner import Runner, pin
@@ -151,6 +153,20 @@ def test_sampled_outputs_are_held_against_the_law(tmp_path: Path, capsys: pytest
     fit = Runner(tmp_path).with_models(experiment, lambda models: judge_samples(other, records, models.get(other.target)))
     assert fit.verdict == "biased"
     assert fit.evidence["p"] < 1e-6
+
+
+def test_in_half_precision_no_token_is_called_impossible() -> None:
+    """Of a token that filters leave out in fp32 alone, another rounding may be the reason; one that the law gives nothing is
+    impossible in every precision."""
+    verdicts = {}
+    for dtype in ("float32", "bfloat16"):
+        experiment = plain_decoding(0, 1, 1, "text", "llama-target", 1.0).replace(dtype=dtype)
+        filtered = experiment.replace(sampling=Sampling(temperature=1.0, top_k=2))
+        target = Models(experiment.device, experiment.dtype).get(experiment.target)
+        tokens = [5 + place * place % 90 for place in range(70)]
+        record = Record(signature="", example="toy-test-0", repeat=0, status="ok", tokens=tokens)
+        verdicts[dtype] = "none that the target's law can draw" in judge_samples(filtered, [record], target).note
+    assert verdicts == {"float32": True, "bfloat16": False}
 
 
 def check_spec(experiment: Experiment, ground: ModelGround) -> dict:

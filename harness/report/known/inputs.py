@@ -60,10 +60,10 @@ def _told(llama: LoadedModel, t5: LoadedModel) -> dict[str, float | str]:
     TranslatedSession(session, shared).prefill(Inputs(tuple(llama.encode(text)[1:] for text in ("Two dogs ran.", "A cat."))))
     known = replace(loaded("llama-draft"), eos_token_ids=())
     begun = translation_of(llama, known).prompt(llama.encode("Two dogs ran.")[1:])
-    briefly, t5.tokenizer.model_max_length = t5.tokenizer.model_max_length, 4
-    short, t5.tokenizer.model_max_length = t5.encode("Two dogs ran."), briefly
+    short = loaded("t5-draft")
+    short.tokenizer.model_max_length = 4
     return {
-        "a prompt longer than a tokenizer's own length": hashed(short),
+        "a prompt longer than a tokenizer's own length": hashed(short.encode("Two dogs ran.")),
         "a prompt without the beginning that its draft has": hashed(begun),
         "what a draft that knows a part reads": hashed(part_of(llama, known, range(2, 300)).pieces),
         "a chat's tokens": hashed(llama.encode_chat("Two dogs ran.")),

@@ -37,30 +37,25 @@ class NestedDrafts:
         self.drafts, self.numbers, self.sampling = drafts, numbers, reader.sampling
         self.inner, self.inner_draft = drafts.drafter.inner, drafts.drafter.inner_draft
         self.text = opening(inputs.prompts[0], pending_of(reader, inputs))
-        self.inner_laws: Tensor | None = None
+        laws, self.inner_laws = drafts.laws, torch.empty(0)
         if isinstance(self.inner, ModelDrafter):
             found = list(teacher_logits(self.inner.session, inputs, drafts.output.tokens)[1])
-            self.inner_laws = self.sampling.probs(torch.cat(found)).double() if found else None
+            self.inner_laws = self.sampling.probs(torch.cat(found)).double() if found else self.inner_laws
         is_row = isinstance(self.inner, PerRow) and not isinstance(self.inner.row_drafter, TextDrafter)
         is_half = reader.target.stack.dtype in HALF  # of which no bound is known
-        self.is_known = not is_half and drafts.laws is not None and (is_row or self.inner_laws is not None)
+        self.is_known = not is_half and laws is not None and (is_row or len(self.inner_laws) > 0)
+        self.laws = torch.empty(0) if laws is None else laws
 
     def decisions(self) -> Iterator[Decision]:
         """Yield how far every draft that was decided on is from what inner drafts and numbers give."""
-        known = decided(self.drafts.output.rounds) if self.is_known and self.drafts.laws is not None else []
-        for one in self.drafts.output.rounds:
-            places = [at for at in known if at.start == one.start and at.position < len(self._laws)]
+        for one in self.drafts.output.rounds if self.is_known else ():
+            places = [place for place in decided([one]) if place.position < len(self.laws)]
             while places:
                 made = list(self._inner_round(places))
                 yield from (decision for decision in made if decision is not None)
                 if None in made or not made:
                     break  # rounding decides where the next round begins
                 places = places[len(made) :]
-
-    @property
-    def _laws(self) -> Float[Tensor, "T V"]:
-        assert self.drafts.laws is not None
-        return self.drafts.laws
 
     def _inner_round(self, places: list[Place]) -> Iterator[Decision | None]:
         """Yield a decision for each draft of the inner round that begins at the first place; None where rounding decides."""
@@ -70,17 +65,17 @@ class NestedDrafts:
             if guess.token is None:
                 yield None
                 return
-            own, bound = float(self._laws[one.position, guess.token]), self.drafts.bound(one.position)
+            own, bound = float(self.laws[one.position, guess.token]), self.drafts.bound(one.position)
             beyond = float(self.numbers[ACCEPT, one.number]) * float(guess.law[guess.token]) - own
             if beyond < -bound or (beyond <= bound and one.token == guess.token):
                 yield Decision(one.position, "draft", float(one.token != guess.token), 0.0)
                 if one.token != guess.token:
                     return
                 continue
-            yield self._drawn(one, (self._laws[one.position] - guess.law).clamp(min=0), first)
+            yield self._drawn(one, (self.laws[one.position] - guess.law).clamp(min=0), first)
             return
         if len(guesses) < len(places):
-            yield self._drawn(places[len(guesses)], self._laws[places[len(guesses)].position], first)
+            yield self._drawn(places[len(guesses)], self.laws[places[len(guesses)].position], first)
 
     def _drawn(self, one: Place, weights: Float[Tensor, "V"], first: Place) -> Decision:
         number = self.numbers[SAMPLE][[first.number]]
@@ -94,15 +89,14 @@ class NestedDrafts:
         first = places[0]
         if isinstance(self.inner, PerRow):
             text = [*self.text, *self.drafts.output.tokens[: first.start], *first.step.drafted[: first.place]]
-            draws = self.numbers[DRAFT][first.number : first.number + len(places)].to(self._laws.device)
+            draws = self.numbers[DRAFT][first.number : first.number + len(places)].to(self.laws.device)
             proposal = self.inner.row_drafter.propose(text, len(places), draws, self.sampling)
             tokens = proposal.tokens[0, : proposal.lengths[0]].tolist()
             if proposal.logits is None:
-                laws = torch.nn.functional.one_hot(proposal.tokens[0], self._laws.shape[-1]).double()
+                laws = torch.nn.functional.one_hot(proposal.tokens[0], self.laws.shape[-1]).double()
             else:
                 laws = proposal.sampling.probs(proposal.logits[0]).double()
             return [_Guess(token, law) for token, law in zip(tokens, laws, strict=False)]
-        assert self.inner_laws is not None
         return [self._guess(one, self.inner_laws[one.position]) for one in places if one.position < len(self.inner_laws)]
 
     def _guess(self, one: Place, law: Float[Tensor, "V"]) -> _Guess:
@@ -110,11 +104,11 @@ class NestedDrafts:
         number, bound = self.numbers[DRAFT, one.number], self.drafts.bound(one.position)
         if float(draw_off(law[None], torch.tensor([one.token]), number[None])) <= bound:
             return _Guess(one.token, law)
-        lower, drawn, upper = (self._drawn_by(law, float(number) + shift) for shift in (-bound, 0.0, bound))
+        lower, drawn, upper = (_drawn_by(law, float(number) + shift) for shift in (-bound, 0.0, bound))
         return _Guess(drawn if lower == upper else None, law)
 
-    @staticmethod
-    def _drawn_by(law: Float[Tensor, "V"], number: float) -> int:
-        borders = law.cumsum(-1)
-        goal = min(max(number, 0.0), 1.0) * borders[-1]
-        return min(int(torch.searchsorted(borders, goal, right=True)), len(law) - 1)
+
+def _drawn_by(law: Float[Tensor, "V"], number: float) -> int:
+    borders = law.cumsum(-1)
+    goal = min(max(number, 0.0), 1.0) * borders[-1]
+    return min(int(torch.searchsorted(borders, goal, right=True)), len(law) - 1)
