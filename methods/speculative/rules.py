@@ -111,10 +111,6 @@ class KernelRule:
         self._greedily = ByOperations() if backend == "torch" else SpeculativeSampling()
         self._loop = fused_cpu.FUSED if kernel == "fused" and backend in (None, "native") else None
 
-    def elsewhere(self, device: torch.device) -> list["KernelRule"]:
-        """Return the same rule by the other backend that decides on such a device, where something else was compiled or not."""
-        return [KernelRule("fused", backend="torch")] if self.name == "fused" and device.type == "cpu" else []
-
     def loop(self, proposal: Proposal, sampling: Sampling) -> Loop | None:
         """As ``SpeculativeSampling.loop``."""
         if not _decides_by(self, _KERNEL, _SIGMOID):

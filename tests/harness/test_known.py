@@ -49,8 +49,8 @@ from harness.run.replay import outputs, reading
 from harness.tables import finding
 from kernels.inputs import SamplingSpec
 from kernels.layers.decoder import Decoder
-from kernels.verify import sigmoid
-from kernels.verify.interface import Verdict
+from kernels.verify import fused, sigmoid
+from kernels.verify.interface import Round, Verdict
 from methods import beam, transformers_assisted, transformers_generate
 from methods.beam import BeamState
 from methods.models import whisper
@@ -832,6 +832,16 @@ def learned_from_what_is_tested(patch: Patch) -> None:
     patch.setattr(read_rows, "_content", lambda example: object())
 
 
+def operations_draw_by_another_number(patch: Patch) -> None:
+    """The fused kernel where no loop was compiled: only known answers ask for it on a machine that compiles."""
+    whole = fused._verify_one
+
+    def wrong(round: Round, entry: int, tokens: list[int], uniforms: list[float], known: Any) -> Any:
+        return whole(round, entry, tokens, [*uniforms[:-1], 1 - uniforms[-1]], known)
+
+    patch.setattr(fused, "_verify_one", wrong)
+
+
 def refused_as_they_are(patch: Patch) -> None:
     whole = replay_decisions.choices
 
@@ -1353,6 +1363,7 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (replays_of_the_first_repeat, "outputs that are replayed, and whether of several repeats"),
         (replays_of_one_arm, "whether replays of two arms agree, of one and of two"),
         (batches_beside_themselves, "where a batch's row parts from itself alone"),
+        (operations_draw_by_another_number, "fused, T 1"),
         (refused_as_they_are, "faults of refused first choices, and of a second"),
         (a_draft_more_is_none, "faults of two and of three drafts where two are asked for"),
         (a_token_more_a_round, "faults of rounds by what stood and was emitted"),

@@ -81,12 +81,15 @@ def _decided(rule: VerifyRule, sampling: Sampling) -> tuple[str, float]:
     """Return how many drafts stand with a hash of all decisions, and the sum of stated probabilities.
 
     A kernel need not state those behind the first rejection. Rounds that a rule is not defined for, it refuses: nothing of a
-    rule that refuses all.
+    rule that refuses all. The fused kernel is also held to PyTorch's operations, which decide where no loop was compiled.
     """
     stated, accepted, decisions = 0.0, 0, list[Any]()
+    ways = ways_of(rule, torch.device("cpu"))
+    if isinstance(rule, KernelRule) and rule.name == "fused":
+        ways.append(KernelRule("fused", backend="torch"))
     for given in rounds(sampling):
         try:
-            one, *others = (way.verify(*given) for way in ways_of(rule, torch.device("cpu")))
+            one, *others = (way.verify(*given) for way in ways)
         except InputError:
             decisions.append("refused")
             continue
