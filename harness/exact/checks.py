@@ -131,6 +131,7 @@ def check_identity(records: Sequence[Record], max_shown: int = MAX_SHOWN) -> Fin
     parted.sort(key=lambda pair: pair[1].kind)  # bugs are shown first
     kinds = Counter(divergence.kind for _, divergence in parted)
     bugs, unresolved = kinds["bug"], kinds["unresolved"]
+    replayed = sum(divergence.kind == "bug" and bool(divergence.what) for _, divergence in parted)
     error = next((record.error for record in records if record.status != "ok"), None)
     tokens = sum(len(record.tokens or ()) for record in good)
     evidence = {
@@ -148,8 +149,10 @@ def check_identity(records: Sequence[Record], max_shown: int = MAX_SHOWN) -> Fin
     worst = "bug" if bugs else "unresolved" if unresolved else "near-tie" if parted else "identical"
     verdict = "failed" if error or not good else worst
     note = (
-        f"{len(good) - len(parted)} of {len(good)} outputs ({tokens} tokens) equal the baseline's, "
-        f"{kinds['near-tie']} part at a near-tie, {bugs} at a bug"
+        f"{len(good) - len(parted)} of {len(good)} outputs ({tokens} tokens) equal the baseline's"
+        + (" and the replay, " if replayed else ", ")
+        + f"{kinds['near-tie']} part at a near-tie, {bugs - replayed} at a bug"
+        + (f", {replayed} hold what no replay gives" if replayed else "")
         + (f", of {unresolved} memory did not suffice to tell" if unresolved else "")
     )
     return Finding(verdict, note, evidence)

@@ -53,18 +53,22 @@ def judge_run(comparison: Comparison, records: list[list[Record]], with_models: 
     own = sum(record.replayed or 0 for record in records[-1])
     if finding.verdict == NOT_TESTED and own >= ENOUGH_DECISIONS:
         finding = replace(finding, verdict="same distribution")
-    finding = _with_replays(finding, [record for arm in records for record in arm])
+    finding = _with_replays(finding, records)
     return {"verdict": finding.verdict, "summary": finding.note, **finding.evidence}
 
 
-def _with_replays(finding: Finding, records: Sequence[Record]) -> Finding:
+def _with_replays(finding: Finding, arms: Sequence[Sequence[Record]]) -> Finding:
     """Return the finding with the size of the replay, or a bug where an output of any arm is none that can be."""
+    records = [record for arm in arms for record in arm]
     replayed = [record for record in records if record.replayed is not None]
     decisions = sum(record.replayed or 0 for record in replayed)
     faults = [record.divergence for record in records if record.divergence is not None and record.divergence.what]
     evidence = {**finding.evidence, "replayed": {"outputs": len(replayed), "decisions": decisions, "faults": len(faults)}}
     if not faults:
-        done = f"{len(replayed)} of {len(records)} outputs replayed ({decisions} decisions), each as the target gives it"
+        is_own = any(record.replayed is not None for record in arms[-1])
+        whose = "" if is_own else ", none of them the method's own"
+        given = "as its rule takes what the target gives" if is_own and finding.verdict == "lossy" else "as the target gives it"
+        done = f"{len(replayed)} of {len(records)} outputs replayed ({decisions} decisions){whose}, each {given}"
         return Finding(finding.verdict, f"{finding.note}; {done if replayed else 'none replayed'}", evidence)
     what = ", ".join(sorted({fault.what for fault in faults}))
     note = f"{len(faults)} of {len(records)} outputs are not what target, random numbers and limits give: {what}"

@@ -130,7 +130,10 @@ def incomparable(baseline: Sequence[Record], method: Sequence[Record]) -> Missin
 def wrong(baseline: Sequence[Record], method: Sequence[Record]) -> Missing | None:
     """Refuse arms with an output that is not what it must be, and not by rounding, or with many of which nobody could tell."""
     if bugs := _num_diverged(method, "bug"):
-        return Refused(f"refused: {bugs} of {len(method)} outputs differ from plain decoding's, and not by rounding")
+        found = {one.divergence.what for one in method if one.divergence is not None and one.divergence.kind == "bug"}
+        replayed = ", ".join(sorted(found - {""}))
+        what = f"are not what plain decoding or the replay gives ({replayed})" if replayed else "differ from plain decoding's"
+        return Refused(f"refused: {bugs} of {len(method)} outputs {what}, and not by rounding")
     if bugs := _num_diverged(baseline, "bug"):
         return Refused(f"refused: {bugs} of {len(baseline)} outputs of the baseline are not the target's, and not by rounding")
     return _unresolved(method) or _unresolved(baseline)

@@ -54,6 +54,7 @@ from kernels.verify.interface import Round, Verdict
 from methods import beam, transformers_assisted, transformers_generate
 from methods.beam import BeamState
 from methods.models import whisper
+from methods.models.llama import LlamaStack
 from methods.ppd import heads, plans
 from methods.ppd import theory as pipelined
 from methods.ppd.units import Simulated
@@ -842,6 +843,18 @@ def operations_draw_by_another_number(patch: Patch) -> None:
     patch.setattr(fused, "_verify_one", wrong)
 
 
+def positions_counted_in_half(patch: Patch) -> None:
+    """The rotary table is made of positions that bfloat16 has no numbers for, beyond 256."""
+    whole, counted = LlamaStack.rotary, torch.arange
+
+    def wrong(self: LlamaStack, end: int) -> torch.Tensor:
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(torch, "arange", lambda *given, **named: counted(*given, **named).to(self.dtype))
+            return whole(self, end)
+
+    patch.setattr(LlamaStack, "rotary", wrong)
+
+
 def refused_as_they_are(patch: Patch) -> None:
     whole = replay_decisions.choices
 
@@ -1363,6 +1376,7 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (replays_of_the_first_repeat, "outputs that are replayed, and whether of several repeats"),
         (replays_of_one_arm, "whether replays of two arms agree, of one and of two"),
         (batches_beside_themselves, "where a batch's row parts from itself alone"),
+        (positions_counted_in_half, "passes of llama-target in bfloat16"),
         (operations_draw_by_another_number, "fused, T 1"),
         (refused_as_they_are, "faults of refused first choices, and of a second"),
         (a_draft_more_is_none, "faults of two and of three drafts where two are asked for"),

@@ -491,6 +491,22 @@ def test_a_lost_update_in_half_precision_is_no_rounding(
     assert found["replayed"]["faults"] >= 3
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_passes_that_are_off_by_more_than_half_precision_rounds_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    """Of both arms alike, and of first choices none is another."""
+    whole = ModelSession.extend
+    half = torch.bfloat16  # in fp32 no such model is loaded
+    monkeypatch.setattr(
+        ModelSession, "extend", lambda self, tokens: whole(self, tokens) * (1.1 if self.stack.dtype == half else 1.0)
+    )
+    _, records = run(tmp_path, temperature, dtype="bfloat16")
+    faults = [record.divergence for arm in records for record in arm]
+    assert all(fault is not None and fault.kind == "bug" for fault in faults)
+    assert temperature > 0 or {fault.what for fault in faults if fault is not None} == {"logits"}
+
+
 @pytest.mark.parametrize("fault", [None, stale_beyond_64, sources_of_the_row_before_beyond_64])
 @pytest.mark.parametrize(
     ("target", "task", "method"),

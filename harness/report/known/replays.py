@@ -98,7 +98,7 @@ def _of_blocks() -> dict[str, str]:
 
 
 def _first(reading: Reading) -> Reading:
-    return Reading(*(part[:1] for part in vars(reading).values()))
+    return Reading(*(part[:1] for part in vars(reading).values() if part is not None))
 
 
 def _of_candidates() -> dict[str, str]:

@@ -77,6 +77,13 @@ def choices(made: Generation, reading: Reading, exact: bool, keeps_last: bool = 
             yield Decision(end, "rejection", own - float(best[end, -1]) if own == float(best[end, 0]) else 0.0, bounds[end])
 
 
+def passes(reading: Reading) -> Iterator[Decision]:
+    """Yield how far our own pass is from fp32's before each token, in half precision."""
+    if reading.passes is not None:
+        offs, bounds = (one.tolist() for one in reading.passes)
+        yield from (Decision(place, "logits", off, bound) for place, (off, bound) in enumerate(zip(offs, bounds, strict=True)))
+
+
 def first_choices(
     drafter: Drafter, inputs: Inputs, pending: int, made: Generation, rounds: Sequence[Place]
 ) -> Iterator[Decision]:

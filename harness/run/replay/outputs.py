@@ -26,6 +26,7 @@ from harness.run.replay.decisions import (
     last_tokens,
     miscounted,
     overdrafted,
+    passes,
     repeated_drafts,
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
@@ -42,6 +43,7 @@ from methods.speculative.engine_rules import PointMass, TargetGreedy, Typical
 from methods.speculative.model import HierarchicalDrafter
 from methods.speculative.rules import KernelRule, Lenience, SigmoidRule, SpeculativeSampling
 from methods.steps import Step
+from methods.transformers_generate import TransformersGenerate
 from methods.types import Generation, Inputs, Method, VerifyRule
 
 LIMITED_BY_DRAFTER = ("drafter-alone",)  # methods whose output ends where the drafter has no position left
@@ -189,6 +191,8 @@ def _divergence(fault: Decision) -> Divergence:
 def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation, seed: int, length: int) -> Iterator[Decision]:
     reading = reader.read(inputs, made.tokens)
     laws = None if reader.sampling.greedy else law_of(reading.logits, reader.sampling).double()
+    if not isinstance(method, TransformersGenerate):  # whose passes are not ours
+        yield from passes(reading)
     if not isinstance(method, DraftAndVerify):
         if laws is None:
             yield from choices(made, reading, exact=False)

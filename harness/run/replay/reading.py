@@ -34,7 +34,8 @@ class Reading:
     """A text as it was read: logits before each of its tokens, and by how much rounding may move a margin and a law there.
 
     ``border`` is the part of ``law_bound`` by which a law changes where a token enters or leaves what its filters leave, and
-    ``nucleus`` the mass behind a nucleus that rounding may move.
+    ``nucleus`` the mass behind a nucleus that rounding may move. In half precision ``passes`` says how far the logits of our
+    own pass over the text are from fp32's, and how far they may be.
     """
 
     logits: Float[Tensor, "T V"]
@@ -42,6 +43,7 @@ class Reading:
     law_bound: Float[Tensor, "T"]
     border: Float[Tensor, "T"]
     nucleus: Float[Tensor, "T"]
+    passes: tuple[Float[Tensor, "T"], Float[Tensor, "T"]] | None = None
 
     def nats(self, tokens: Sequence[int]) -> float:
         """Return minus the log-probability of the text, at temperature 1; of a token that cannot be, what JSON can hold."""
@@ -72,10 +74,7 @@ class Reader:
     def _read(self, inputs: Inputs, tokens: Sequence[int]) -> Reading:
         """Read a text; in half precision in fp32 too, with the same weights."""
         target, sampling, stack = self.target, self.sampling, self.target.stack
-        if stack.parts:
-            logits = torch.cat(list(teacher_logits(target.session(), inputs, tokens)[1]))
-        else:
-            logits = read_text(stack, stack.model, inputs, tokens)
+        logits = self._passed(inputs, tokens) if stack.parts else read_text(stack, stack.model, inputs, tokens)
         if logits.dtype not in HALF:
             margin = torch.full((len(logits),), NEAR_TIE_FLOAT32, device=logits.device)
             return _reading(logits, margin, margin * max(1.0, COOL / (sampling.temperature or COOL)), sampling)
@@ -84,7 +83,13 @@ class Reader:
             margin = 4 * torch.finfo(logits.dtype).eps * largest
             law_bound = (margin / (sampling.temperature or 1.0)).clamp(max=1.0)
             return _reading(logits.float(), margin, law_bound, sampling, nucleus=law_bound)
-        return in_half_precision(logits, read_text(stack, self.models.widened(target), inputs, tokens), sampling)
+        wide = read_text(stack, self.models.widened(target), inputs, tokens)
+        found = in_half_precision(logits, wide, sampling)
+        return replace(found, passes=_passes_apart(self._passed(inputs, tokens), logits, wide))
+
+    def _passed(self, inputs: Inputs, tokens: Sequence[int]) -> Float[Tensor, "T V"]:
+        """Return the logits of our own pass over a text."""
+        return torch.cat(list(teacher_logits(self.target.session(), inputs, tokens)[1]))
 
 
 def in_half_precision(logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"], sampling: Sampling) -> Reading:
@@ -99,6 +104,18 @@ def in_half_precision(logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"], 
     law_bound = _moved(logits, wide, sampling)
     mass = law_bound if sampling.top_p is None else _moved(logits, wide, replace(sampling, top_p=None))
     return _reading(wide, margin, law_bound, sampling, torch.maximum(mass, margin / (2 * sampling.temperature)))
+
+
+def _passes_apart(
+    own: Float[Tensor, "T V"], logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"]
+) -> tuple[Float[Tensor, "T"], Float[Tensor, "T"]]:
+    """Return how far our pass is from fp32's, root mean square over tokens, and WITHIN the errors of transformers' own pass.
+
+    A token's margin has a bound of its own; an error that leaves most first choices as they are, as of a position that half
+    precision rounds, is seen in all logits together.
+    """
+    off, known = ((one.float() - wide).nan_to_num().square().mean(-1).sqrt() for one in (own, logits))
+    return off, WITHIN * (known + known.square().mean().sqrt())
 
 
 def _moved(logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T"]:
