@@ -124,10 +124,10 @@ def test_every_rule_decides_and_all_its_ways_alike(given: dict[str, Any]) -> Non
 
 
 def test_exact_rules_decide_alike_where_they_draw(given: dict[str, Any]) -> None:
-    """Fused, exact, baseline and reference decide by the same numbers: one hash; in several tiles too."""
+    """Fused, compiled or not, exact, baseline and reference decide by the same numbers: one hash; in several tiles too."""
     found = given
     for label, sampling in SAMPLINGS.items():
-        names = ("speculative-sampling", "fused", "exact", "baseline")
+        names = ("speculative-sampling", "fused", "fused (backend torch)", "exact", "baseline")
         assert sampling.greedy or len({found[f"{name}, {label}"] for name in names}) == 1
 
 
@@ -1377,7 +1377,7 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (replays_of_one_arm, "whether replays of two arms agree, of one and of two"),
         (batches_beside_themselves, "where a batch's row parts from itself alone"),
         (positions_counted_in_half, "passes of llama-target in bfloat16"),
-        (operations_draw_by_another_number, "fused, T 1"),
+        (operations_draw_by_another_number, "fused (backend torch), T 1"),
         (refused_as_they_are, "faults of refused first choices, and of a second"),
         (a_draft_more_is_none, "faults of two and of three drafts where two are asked for"),
         (a_token_more_a_round, "faults of rounds by what stood and was emitted"),

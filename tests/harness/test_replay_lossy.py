@@ -57,6 +57,7 @@ def test_every_decision_of_a_lossy_run_holds(tmp_path: Path, rule: str, options:
         folder = tmp_path / drafter.kind
         found, records = run(folder, 0.0, method_of(rule, drafter, **options), tokens=40, batch_size=2, sampled=sampling)
         assert found["verdict"] == "lossy"
+        assert found["summary"].endswith("each as its rule takes what the target gives")
         assert found["replayed"]["faults"] == 0, [one.divergence for one in records[-1]]
         for record in records[-1]:
             assert record.steps is not None
@@ -65,7 +66,8 @@ def test_every_decision_of_a_lossy_run_holds(tmp_path: Path, rule: str, options:
 
 def test_sigmoids_in_half_precision_are_not_said_to_be_replayed(tmp_path: Path) -> None:
     """Fault: "each as the target gives it", of drafts alone, where nothing of what the rule decided was looked at."""
-    _, records = run(tmp_path, 1.0, method_of("sigmoid"), tokens=12, dtype="bfloat16")
+    found, records = run(tmp_path, 1.0, method_of("sigmoid"), tokens=12, dtype="bfloat16")
+    assert "none of them the method's own, each as the target gives it" in found["summary"]
     assert [one.replayed for one in records[-1]] == [None] * 3
     assert all(one.replayed for one in records[0])
 

@@ -36,6 +36,7 @@ SAMPLINGS = {
 }
 TAUS = {"verifier": 1.0, "as_described": 0.1}  # by scores: of the rounds here some drafts stand and some do not
 RULE_OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {  # of those that take any
+    "fused": ({}, {"backend": "torch"}),  # by which it decides where no loop was compiled
     "sigmoid": ({"scale": 10.0}, {"scale": 10.0, "half_logits": True}),
     "sigmoid-released": ({"scale": 10.0},),
     "lenience": ({"lenience": 0.3}, {"lenience": 0.3, "as_described": True}),
@@ -81,15 +82,12 @@ def _decided(rule: VerifyRule, sampling: Sampling) -> tuple[str, float]:
     """Return how many drafts stand with a hash of all decisions, and the sum of stated probabilities.
 
     A kernel need not state those behind the first rejection. Rounds that a rule is not defined for, it refuses: nothing of a
-    rule that refuses all. The fused kernel is also held to PyTorch's operations, which decide where no loop was compiled.
+    rule that refuses all.
     """
     stated, accepted, decisions = 0.0, 0, list[Any]()
-    ways = ways_of(rule, torch.device("cpu"))
-    if isinstance(rule, KernelRule) and rule.name == "fused":
-        ways.append(KernelRule("fused", backend="torch"))
     for given in rounds(sampling):
         try:
-            one, *others = (way.verify(*given) for way in ways)
+            one, *others = (way.verify(*given) for way in ways_of(rule, torch.device("cpu")))
         except InputError:
             decisions.append("refused")
             continue

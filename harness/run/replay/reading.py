@@ -109,12 +109,14 @@ def in_half_precision(logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"], 
 def _passes_apart(
     own: Float[Tensor, "T V"], logits: Float[Tensor, "T V"], wide: Float[Tensor, "T V"]
 ) -> tuple[Float[Tensor, "T"], Float[Tensor, "T"]]:
-    """Return how far our pass is from fp32's, root mean square over tokens, and WITHIN the errors of transformers' own pass.
+    """Return how far our pass is from fp32's before each token, root mean square over the vocabulary, and how far it may be.
 
-    A token's margin has a bound of its own; an error that leaves most first choices as they are, as of a position that half
-    precision rounds, is seen in all logits together.
+    It may be WITHIN the errors of transformers' own pass, there and on this text. A token's margin has a bound of its own; an
+    error that leaves most first choices as they are, as of a position that half precision rounds, shows in all logits together.
+    NaN of ours is a fault; where transformers' pass has none or infinity, no bound is known.
     """
-    off, known = ((one.float() - wide).nan_to_num().square().mean(-1).sqrt() for one in (own, logits))
+    off, known = ((one.float() - wide).where(one != wide, 0.0).square().mean(-1).sqrt() for one in (own, logits))
+    known = known.nan_to_num(nan=torch.inf)
     return off, WITHIN * (known + known.square().mean().sqrt())
 
 
