@@ -59,6 +59,7 @@ from methods.ppd import heads, plans
 from methods.ppd import theory as pipelined
 from methods.ppd.units import Simulated
 from methods.sampling import EndlessUniforms, Sampling, Uniforms
+from methods.session import Source, SourceStates
 from methods.specdec import drafter
 from methods.specdec import rules as specdec_rules
 from methods.specdec.blockwise import BlockwiseDrafter, BlockwiseHeads
@@ -432,6 +433,17 @@ def inner_places_of_the_first_row(patch: Patch) -> None:
         whole(own, moved, *given)
 
     patch.setattr(HierarchicalDrafter, "_round", as_the_first)
+
+
+def as_many_beams_are_the_sources(patch: Patch) -> None:
+    arrange = Source._arrange
+
+    def arranged(own: Source, sources: list[int]) -> None:
+        arrange(own, sources)
+        if len(sources) == own._stored.shape[1]:
+            own.view = SourceStates(own._stored, own._mask)
+
+    patch.setattr(Source, "_arrange", arranged)
 
 
 def two_inner_drafts(patch: Patch) -> None:
@@ -1313,6 +1325,8 @@ def test_a_fault_in_a_command_moves_its_answer(monkeypatch: Patch, fault: Callab
         (late_ends_kept, "ends of two beams"),
         (last_share_alone, "texts that are gone on with"),
         (inner_places_of_the_first_row, "and their rows are their own"),
+        (as_many_beams_are_the_sources, "beams of a batch"),
+        (as_many_beams_are_the_sources, "beams of a batch are their rows' own"),
         (two_inner_drafts, "drafts that are drafted for"),
         (drafting_left_out_of_drafting, "draft_s by a clock, drafts"),
         (prompts_and_beginnings_exchanged, "encode_s by a clock, drafts"),

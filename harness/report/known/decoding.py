@@ -23,7 +23,7 @@ from harness.run.replay import Reader, replay_record
 from harness.run.replay.reading import in_half_precision
 from kernels.inputs import SamplingSpec
 from kernels.products.matrix import COMPILED, TORCH, Choice
-from methods.beam import next_log_probs
+from methods.beam import BeamSearch, next_log_probs
 from methods.models.base import rms_norm
 from methods.sampling import Sampling, Uniforms
 from methods.session import ModelSession
@@ -41,6 +41,7 @@ WATCHED = ("on_processor_frac",)  # which tests leave out, so that no busy machi
 FACTS = {"run": "known", "environment": "known"}
 COMPILED_PAIRS = (("llama-target", "llama-draft"), ("llama-draft", "llama-draft"), ("t5-target", "t5-draft"))
 SOURCE, LONG = (5, 9, 7, 12, 6), TEACHER_ROWS + 8  # a source for blocks, and the length of a text that is read in two passes
+SOURCES, BEAMS = 8, 2  # of a search whose rows end one after another: once half have, there are as many beams as sources
 FAR = 400  # tokens of a text with positions that bfloat16 has no numbers for
 
 
@@ -109,6 +110,21 @@ def _nested() -> dict[str, str]:
     together = rounds(range(len(ROWS)))
     alone = [rounds([row])[0] for row in range(len(ROWS))]
     return {"drafts that are drafted for": hashed(together), "and their rows are their own": str(together == alone)}
+
+
+def _searched() -> dict[str, str]:
+    """Return what beams find in a batch whose rows end one after another, and whether each row's are its own."""
+    target = loaded("specdec-verifier")
+    prompts = [tuple(5 + (7 * row + 3 * place) % 40 for place in range(3 + row)) for row in range(SOURCES)]
+    stop = Stop(max_new_tokens=2 * NESTED, token_ids=frozenset(target.eos_token_ids))
+
+    def found(rows: Sequence[int]) -> list[list[int]]:
+        inputs, uniforms = Inputs(tuple(prompts[row] for row in rows)), Uniforms(list(rows), 2 * NESTED)
+        made = BeamSearch(BEAMS).generate(target.session(), inputs, Sampling(temperature=0.0), uniforms, stop)
+        return [one.tokens for one in made]
+
+    together, alone = found(range(SOURCES)), [found([row])[0] for row in range(SOURCES)]
+    return {"beams of a batch": hashed(together), "beams of a batch are their rows' own": str(together == alone)}
 
 
 def _in_half_precision() -> dict[str, float]:
@@ -217,4 +233,4 @@ def _of_steps(record: Record) -> list[list[int]]:
     return [list(record.steps.num_accepted), list(record.steps.emitted)]
 
 
-GROUPS = (_heard, _nested, _in_half_precision, _far_in_half_precision, _behind_a_long_text, _laid_out, _compiled)
+GROUPS = (_heard, _nested, _searched, _in_half_precision, _far_in_half_precision, _behind_a_long_text, _laid_out, _compiled)

@@ -1,7 +1,7 @@
 """Replays of outputs and of records: which methods can be replayed, all decisions of one, and the first that is a fault."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from harness.models.loading import LoadedModel
 from harness.run.decode import outputs_of, parts_of
 from harness.run.instruments import ProfiledRule
 from harness.run.prompts import Prompt
+from harness.run.replay.beams import is_searched_again, searched
 from harness.run.replay.blocks import blocks
 from harness.run.replay.candidates import candidates
 from harness.run.replay.decisions import (
@@ -68,6 +69,11 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
     outputs = outputs_of(experiment, prompt, record.tokens or [], reader.target)
     rounds = record.steps.rounds(record.stop_reason) if record.steps else []
     decisions, nats, start, fault = list[int](), 0.0, 0, record.divergence
+    stack, num_beams, (ends, budget) = (
+        reader.target.stack,
+        experiment.method.num_beams,
+        _borders(experiment, prompt, reader.target),
+    )
     if record.text is not None and record.text != text_said(outputs, reader.target):
         fault = _divergence(Decision(0, "text", 1.0, 0.0))
     try:
@@ -75,8 +81,11 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
             if not tokens:
                 return dataclasses.replace(record, divergence=fault)
             made = Generation(tokens, _taken(rounds, len(tokens)), "length")
-            seed = seed_said(experiment.seed, prompt.example.id, record.repeat, window)
-            found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
+            if is_searched_again(num_beams, stack):
+                found: Replayed | None = _replayed(searched(stack, inputs, tokens, num_beams, ends, budget))
+            else:
+                seed = seed_said(experiment.seed, prompt.example.id, record.repeat, window)
+                found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
             if found is not None:
                 decisions.append(found.decisions)
             if found is not None and found.fault is not None:
@@ -118,9 +127,7 @@ def misended(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], targ
     Every window of a recording ends so; those that say nothing are left out. Stopping tokens are read from the model's settings
     anew: nothing of ``LoadedModel.eos_token_ids`` is used.
     """
-    ends, limit = frozenset() if experiment.ignore_eos else ends_said(target.stack.model), target.stack.position_limit
-    cached = 0 if target.stack.encodes_prompts else len(prompt.tokens) - 1
-    budget = experiment.max_new_tokens if limit is None else min(experiment.max_new_tokens, limit - cached)
+    ends, budget = _borders(experiment, prompt, target)
     windows, parts = len(prompt.windows()), parts_of(tokens, ends, budget)
     if len(parts) > windows:
         return sum(map(len, parts[:windows])), "token behind the end of the text"
@@ -129,6 +136,13 @@ def misended(experiment: Experiment, prompt: Prompt, tokens: Sequence[int], targ
     if windows == 1 and len(parts[0]) < budget and not ends.intersection(parts[0][-1:]):
         return len(parts[0]), "end before a stopping token and the limit"
     return None
+
+
+def _borders(experiment: Experiment, prompt: Prompt, target: LoadedModel) -> tuple[frozenset[int], int]:
+    """Return the tokens that end an output, and how many it may have."""
+    ends, limit = frozenset[int]() if experiment.ignore_eos else ends_said(target.stack.model), target.stack.position_limit
+    cached = 0 if target.stack.encodes_prompts else len(prompt.tokens) - 1
+    return ends, experiment.max_new_tokens if limit is None else min(experiment.max_new_tokens, limit - cached)
 
 
 def _taken(rounds: list[Step], count: int) -> list[Step]:
@@ -151,7 +165,11 @@ def replay(method: Method, reader: Reader, inputs: Inputs, made: Generation, see
     found = list(_decisions(method, reader, inputs, made, seed, length))
     if not isinstance(method, DraftAndVerify):
         found += _unseen(found, len(made.tokens))
-    found.sort(key=lambda one: one.position)
+    return _replayed(found)
+
+
+def _replayed(decisions: Iterable[Decision]) -> Replayed:
+    found = sorted(decisions, key=lambda one: one.position)
     fault = next((one for one in found if one.is_fault), None)
     return Replayed(len(found), None if fault is None else _divergence(fault))
 

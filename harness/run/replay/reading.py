@@ -189,12 +189,10 @@ def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -
 
     What a text begins with and may not say is what the model's own settings tell, not what ``stack`` made of them.
     """
-    (prompt,), before, device, settings = inputs.prompts, list(tokens[:-1]), stack.device, model.generation_config
+    (prompt,), before, device = inputs.prompts, list(tokens[:-1]), stack.device
     if stack.encodes_prompts:
         source = torch.tensor([prompt], device=device)
-        starts = [getattr(one, "decoder_start_token_id", None) for one in (settings, model.config)]
-        start = next(token for token in starts if token is not None)
-        text = torch.tensor([[start, *before]], device=device)
+        text = torch.tensor([[start_said(model), *before]], device=device)
         given: dict[str, Tensor] = {
             "input_ids": source,
             "attention_mask": torch.ones_like(source),
@@ -207,9 +205,23 @@ def read_text(stack: Stack, model: Any, inputs: Inputs, tokens: Sequence[int]) -
         given = {"input_ids": torch.tensor([[*prompt, *before]], device=device)}
     logits = model(**given, use_cache=False, return_dict=True).logits[0, -len(tokens) :].clone()
     if inputs.features is not None:
-        logits[:, settings.suppress_tokens or []] = float("-inf")
-        logits[:1, settings.begin_suppress_tokens or []] = float("-inf")
+        silenced(model, logits[:1], at_start=True)
+        silenced(model, logits[1:], at_start=False)
     return logits
+
+
+def start_said(model: Any) -> int:
+    """Return the token that a decoder's texts begin with, by the model's own settings."""
+    starts = [getattr(one, "decoder_start_token_id", None) for one in (model.generation_config, model.config)]
+    return int(next(token for token in starts if token is not None))
+
+
+def silenced(model: Any, logits: Float[Tensor, "T V"], at_start: bool) -> None:
+    """Take what a model that hears may not say, by its own settings, out of logits: -inf, in place."""
+    settings = model.generation_config
+    logits[:, settings.suppress_tokens or []] = float("-inf")
+    if at_start:
+        logits[:, settings.begin_suppress_tokens or []] = float("-inf")
 
 
 def law_of(logits: Float[Tensor, "T V"], sampling: Sampling) -> Float[Tensor, "T V"]:
