@@ -1,6 +1,7 @@
 """Pairs of different vocabularies: what two tokenizers share, and runs with tiny models of two."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +20,12 @@ from harness.models.fit import Models
 from harness.models.loading import LoadedModel
 from harness.models.translation import fewer, translation_of
 from harness.run.build import build_drafter
+from harness.run.replay.decisions import _first_choices_behind
+from harness.run.replay.reading import NEAR_TIE_FLOAT32
 from methods.session import ModelSession
 from methods.speculative.options import SharedTokensOptions
-from methods.types import Inputs
+from methods.speculative.translation import TextDrafter, shared_length
+from methods.types import Inputs, TextSession
 
 TEXTS = [
     "The old man went down to the river and the river was high.",
@@ -141,6 +145,52 @@ def test_drafts_of_a_text_are_no_fault_however_many_tokens_were_asked_for(
     out, err = capsys.readouterr()
     document: Any = json.loads(out.splitlines()[-1])
     assert (status, document["audit"]["replayed"]["faults"]) == (0, 0), err
+
+
+def rewound_by_what_is_longer(patch: pytest.MonkeyPatch) -> None:
+    """A kept cache is cut to the new text's length, not to where the two part."""
+    nearest = TextDrafter._nearest
+
+    def stale(own: TextDrafter, text: Sequence[int]) -> tuple[TextSession, list[int]]:
+        if not own._known:
+            return nearest(own, text)
+        session, cached = own._known.pop()
+        session.rewind([max(0, len(cached) - len(text))])
+        return session, cached[: shared_length(cached, text[:-1])]
+
+    patch.setattr(TextDrafter, "_nearest", stale)
+
+
+def one_token_less(patch: pytest.MonkeyPatch) -> None:
+    """The draft model does not see the text's last token."""
+    propose = TextDrafter.propose
+    patch.setattr(TextDrafter, "propose", lambda own, text, *given: propose(own, text[:-1], *given))
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize("fault", [rewound_by_what_is_longer, one_token_less])
+def test_drafts_of_another_text_turn_a_run_red(
+    pair: SimpleNamespace,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[pytest.MonkeyPatch], None],
+    temperature: str,
+) -> None:
+    """Fault: what a draft model of other tokens went on with was not read anew, and acceptance fell unseen."""
+    fault(monkeypatch)
+    words = ("--draft", str(pair.folder / "draft"), "--drafter", "slem", "--temperature", temperature, "--gamma", "4")
+    status = run(pair, tmp_path, *words, "--replay", "all")
+    document: Any = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (status, document["audit"]["verdict"]) == (1, "bug")
+    assert "limits give: draft;" in document["audit"]["summary"]
+
+
+@pytest.mark.parametrize("gap", [0.0, NEAR_TIE_FLOAT32 / 2, 2 * NEAR_TIE_FLOAT32])
+def test_nobody_knows_what_follows_two_choices_that_are_near(gap: float) -> None:
+    logits = torch.tensor([[[0.0, 1.0, 1.0 + gap]]])
+    stack: Any = SimpleNamespace(device="cpu", model=lambda **given: SimpleNamespace(logits=logits))
+    assert _first_choices_behind(stack, [5], 2) == ((2, 2) if gap > NEAR_TIE_FLOAT32 else None)
 
 
 @pytest.mark.parametrize("temperature", ["0", "1"])

@@ -21,7 +21,7 @@ from harness.run.build import build_method
 from harness.run.comparison import Chunk, Prepared
 from harness.run.replay.blocks import blocks
 from harness.run.replay.candidates import candidates, early_logits
-from harness.run.replay.decisions import Decision, acceptances, choices, draws, miscounted, overdrafted
+from harness.run.replay.decisions import Decision, acceptances, asked_of, choices, draws, miscounted, overdrafted
 from harness.run.replay.drafts import Sampled, rounds_of
 from harness.run.replay.outputs import misended
 from harness.run.replay.reading import Reading
@@ -42,7 +42,8 @@ def _faults(found: Iterable[Decision]) -> str:
 
 def _of_rounds() -> dict[str, str]:
     """Return faults of how many drafts, tokens and outputs there are, and of distances that are unknown."""
-    asked = [list(overdrafted([Step([5] * count, 0, 1)], Constant(2), 9)) for count in (2, 3)]
+    drafted = [[Step([5] * count, 0, 1)] for count in (2, 3)]
+    asked = [list(overdrafted(steps, asked_of(steps, Constant(2), 9))) for steps in drafted]
     counted = [list(miscounted([Step([5, 6, 7], *own)])) for own in ROUNDS]
     experiment: Any = SimpleNamespace(method=SimpleNamespace(name="autoregressive"), max_new_tokens=48, ignore_eos=True)
     target: Any = SimpleNamespace(stack=SimpleNamespace(position_limit=64, encodes_prompts=True, model=None))

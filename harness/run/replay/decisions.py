@@ -9,15 +9,19 @@ from torch import Tensor
 
 from harness.run.replay.drafts import Drafts, Place, Sampled, block_rows, decided, ends_of, rounds_of
 from harness.run.replay.reading import ACCEPT, DRAFT, HALF, NEAR_TIE_FLOAT32, SAMPLE, Reading
+from methods.models.base import Stack
 from methods.specdec.blockwise import BlockwiseDrafter
 from methods.specdec.drafter import BlockDrafter
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter
 from methods.speculative.overlap import teacher_logits
+from methods.speculative.per_row import PerRow, opening
+from methods.speculative.translation import TextDrafter
 from methods.steps import Step
 from methods.types import Drafter, Generation, Inputs, Proposal, Schedule
 
 STATED, WRITTEN = 1e-4, 1e-7  # of a probability that a rule states: how far its own may be; a record has seven digits of both
 ROWS = 64  # laws that are summed up at a time
+WRITTEN_ROUNDS = 6  # of an output, for which a draft model reads the text anew
 
 
 class Decision(NamedTuple):
@@ -34,18 +38,24 @@ class Decision(NamedTuple):
         return not self.off <= self.bound
 
 
-def overdrafted(steps: Sequence[Step], schedule: Schedule, length: int) -> Iterator[Decision]:
-    """Yield a fault for a round of more drafts than a schedule of the row's own asks for, by what the rounds before it told.
+def overdrafted(steps: Sequence[Step], asked: Sequence[int]) -> Iterator[Decision]:
+    """Yield a fault for a round of more drafts than were ``asked`` for. A drafter may give fewer."""
+    for one, count in zip(rounds_of(steps), asked, strict=True):
+        if len(one.step.drafted) > count:
+            yield Decision(one.start, "number of drafts", float(len(one.step.drafted) - count), 0.0)
 
-    A drafter may give fewer. ``length`` is how many tokens the output may have: the target adds the last one itself.
+
+def asked_of(steps: Sequence[Step], schedule: Schedule, length: int) -> list[int]:
+    """Return how many drafts a schedule of the row's own asks for in each round, by what the rounds before it told.
+
+    ``length`` is how many tokens the output may have: the target adds the last one itself.
     """
-    emitted = 0
+    emitted, found = 0, []
     for step in steps:
-        beyond = len(step.drafted) - min(schedule.next(), length - emitted - 1)
-        if beyond > 0:
-            yield Decision(emitted, "number of drafts", float(beyond), 0.0)
+        found.append(min(schedule.next(), length - emitted - 1))
         schedule.observe(len(step.drafted), step.num_accepted)
         emitted += step.emitted
+    return found
 
 
 def miscounted(steps: Sequence[Step]) -> Iterator[Decision]:
@@ -140,6 +150,41 @@ def repeated_drafts(rounds: Sequence[Place], again: Mapping[int, Proposal]) -> I
     for one in decided(rounds) if again else ():
         token = again[one.start].tokens[0, one.place : one.place + 1].tolist()
         yield Decision(one.position, "draft", float(token != [one.token]), 0.0)
+
+
+def written_on(drafter: Drafter, inputs: Inputs, pending: int, made: Generation, asked: Sequence[int]) -> Iterator[Decision]:
+    """Yield for some rounds whether a draft model's first choices behind the text spell other drafts than were proposed (SLEM).
+
+    Each of these rounds is read anew, by passes of transformers' own model without a cache. In half precision, and where
+    rounding may choose another token, nobody knows.
+    """
+    if not isinstance(drafter, PerRow) or not isinstance(drafter.row_drafter, TextDrafter):
+        return
+    start, translation = opening(inputs.prompts[0], pending), drafter.row_drafter.translation
+    session = drafter.row_drafter.new_session()
+    stack: Stack | None = getattr(session, "stack", None)
+    if stack is None or stack.dtype in HALF:
+        return
+    rounds = [(one, count) for one, count in zip(rounds_of(made.steps), asked, strict=True) if count > 0]
+    for one, count in rounds[:: -(-len(rounds) // WRITTEN_ROUNDS) or 1]:
+        own = translation.prompt((*start, *made.tokens[: one.start]))
+        room = count if session.position_limit is None else min(count, session.position_limit - len(own))
+        new = _first_choices_behind(stack, own, room)
+        if new is not None:
+            expected = list(translation.back(new))[:count]
+            yield Decision(one.start, "draft", float(list(one.step.drafted) != expected), 0.0)
+
+
+def _first_choices_behind(stack: Stack, text: Sequence[int], count: int) -> tuple[int, ...] | None:
+    """Return a model's next tokens behind a text; None where two are as likely, but for rounding."""
+    new: tuple[int, ...] = ()
+    while text and len(new) < count:
+        rows = torch.tensor([[*text, *new]], device=stack.device)
+        best = stack.model(input_ids=rows, use_cache=False, return_dict=True).logits[0, -1].topk(2)
+        if float(best.values[0] - best.values[1]) <= NEAR_TIE_FLOAT32:
+            return None
+        new = (*new, int(best.indices[0]))
+    return new
 
 
 def drawn_drafts(output: Sampled, drafts: Drafts) -> Iterator[Decision]:

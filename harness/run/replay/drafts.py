@@ -97,8 +97,7 @@ def asked_again(
 ) -> dict[int, Proposal]:
     """Return what a row drafter proposes for every round when it is asked again, by the round's start; empty of other drafters.
 
-    Not of those that go on with a text by a model (SLEM): they follow from it but for rounding, and a draft's last token of the
-    target from how many tokens of the draft model were asked for, which nobody wrote down.
+    Not of those that go on with a text by a model (SLEM), which is read anew (``written_on``).
     """
     if not isinstance(drafter, PerRow) or isinstance(drafter.row_drafter, TextDrafter):
         return {}

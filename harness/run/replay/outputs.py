@@ -20,6 +20,7 @@ from harness.run.replay.candidates import candidates
 from harness.run.replay.decisions import (
     Decision,
     acceptances,
+    asked_of,
     choices,
     drawn_drafts,
     draws,
@@ -29,6 +30,7 @@ from harness.run.replay.decisions import (
     overdrafted,
     passes,
     repeated_drafts,
+    written_on,
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
 from harness.run.replay.lossy import is_said_again, tolerated
@@ -223,7 +225,9 @@ def _decisions(method: Method, reader: Reader, inputs: Inputs, made: Generation,
     if odd := list(miscounted(made.steps)):  # rounds that are none are not read further
         yield from odd
         return
-    yield from overdrafted(made.steps, method.schedule_factory(), length)
+    asked = asked_of(made.steps, method.schedule_factory(), length)
+    yield from overdrafted(made.steps, asked)
+    yield from written_on(method.drafter, inputs, pending_of(reader, inputs), made, asked)
     rule, lenience = _rule_of(method), _lenience_of(method)
     by_block = isinstance(rule, BlockVerification)
     rounds = rounds_of(made.steps, by_block or method.looks_ahead)
