@@ -71,7 +71,8 @@ def _with_replays(finding: Finding, arms: Sequence[Sequence[Record]]) -> Finding
         done = f"{len(replayed)} of {len(records)} outputs replayed ({decisions} decisions){whose}, each {given}"
         return Finding(finding.verdict, f"{finding.note}; {done if replayed else 'none replayed'}", evidence)
     what = ", ".join(sorted({fault.what for fault in faults}))
-    note = f"{len(faults)} of {len(records)} outputs are not what target, random numbers and limits give: {what}"
+    whole = f"{len(faults)} of {len(records)} outputs ({len(replayed)} were replayed)"
+    note = f"{whole} are not what target, random numbers and limits give: {what}"
     return Finding("bug", f"{note}; {finding.note}", evidence)
 
 

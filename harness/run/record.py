@@ -208,7 +208,8 @@ def forced(
             for one in made:
                 one.to_line()  # a number that JSON cannot hold is a failure, found here
         except FAILURES as error:
-            made = [_found(record, facts, error=message_of(error)) for _ in group]
+            what = "a draft's overlap" if isinstance(group[0], OverlapProbe) else "early layers"
+            made = [_found(record, facts, error=f"{message_of(error)} (reading {what} along the text)") for _ in group]
         found |= {probe.id: one for probe, one in zip(group, made, strict=True)}
     return found
 
