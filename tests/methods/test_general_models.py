@@ -11,8 +11,10 @@ import transformers
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from harness.run.replay.beams import searched
 from kernels.products.matrix import Choice, compiled_product
 from methods.autoregressive import Autoregressive
+from methods.beam import BeamSearch
 from methods.errors import InputError
 from methods.models import stack_for
 from methods.models.base import rms_norm
@@ -332,6 +334,16 @@ def test_an_encoder_decoders_logits_are_one_passs(
         with torch.no_grad():
             wanted = model(input_ids=torch.tensor([sources[row]]), decoder_input_ids=decoded).logits[0, -5:]
         torch.testing.assert_close(given[place], wanted, rtol=0, atol=1e-11 * float(wanted.abs().max()))
+
+
+def test_an_encoder_decoders_beams_are_found_again(paired: tuple[Any, GeneralEncoderDecoderStack]) -> None:
+    """Fault: what an encoder of experts gives beside its states was left out, and the replay of a clean run died."""
+    _, stack = paired
+    inputs, stop = Inputs((tuple(text(0, 9)),)), Stop(max_new_tokens=12, token_ids=frozenset({stack.model.config.eos_token_id}))
+    [made] = BeamSearch(3).generate(ModelSession(stack), inputs, Sampling(), Uniforms([0], 12), stop)
+    found = list(searched(stack, inputs, made.tokens, 3, stop.token_ids, 12))
+    assert len(found) == len(made.tokens)
+    assert not any(one.is_fault for one in found)
 
 
 def test_an_encoder_decoders_speculation_is_generates_output(paired: tuple[Any, GeneralEncoderDecoderStack]) -> None:

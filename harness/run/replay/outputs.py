@@ -71,11 +71,6 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
     outputs = outputs_of(experiment, prompt, record.tokens or [], reader.target)
     rounds = record.steps.rounds(record.stop_reason) if record.steps else []
     decisions, nats, start, fault = list[int](), 0.0, 0, record.divergence
-    stack, num_beams, (ends, budget) = (
-        reader.target.stack,
-        experiment.method.num_beams,
-        _borders(experiment, prompt, reader.target),
-    )
     if record.text is not None and record.text != text_said(outputs, reader.target):
         fault = _divergence(Decision(0, "text", 1.0, 0.0))
     try:
@@ -83,8 +78,10 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
             if not tokens:
                 return dataclasses.replace(record, divergence=fault)
             made = Generation(tokens, _taken(rounds, len(tokens)), "length")
-            if is_searched_again(num_beams, stack):
-                found: Replayed | None = _replayed(searched(stack, inputs, tokens, num_beams, ends, budget))
+            if is_searched_again(method, reader.target):
+                borders = _borders(experiment, prompt, reader.target)
+                decisions_made = searched(reader.target.stack, inputs, tokens, experiment.method.num_beams, *borders)
+                found: Replayed | None = _replayed(decisions_made)
             else:
                 seed = seed_said(experiment.seed, prompt.example.id, record.repeat, window)
                 found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
