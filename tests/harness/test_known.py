@@ -436,6 +436,7 @@ def inner_places_of_the_first_row(patch: Patch) -> None:
 
 
 def as_many_beams_are_the_sources(patch: Patch) -> None:
+    """As many rows as there are sources are taken for these sources: beams of few rows of a batch, once others have ended."""
     arrange = Source._arrange
 
     def arranged(own: Source, sources: list[int]) -> None:

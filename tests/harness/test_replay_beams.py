@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_known import as_many_beams_are_the_sources
 from torch import Tensor
 
 from harness.core.checkout import ROOT
@@ -18,7 +19,7 @@ from harness.run.runner import Runner, pin
 from methods import beam
 from methods.beam import BeamSearch, BeamState
 from methods.sampling import Sampling, Uniforms
-from methods.session import ModelSession, Source, SourceStates
+from methods.session import ModelSession
 from methods.transformers_generate import TransformersGenerate
 from methods.types import Inputs, Stop
 
@@ -103,18 +104,6 @@ def test_beams_of_a_run_hold(tmp_path: Path, target: str, method: MethodSpec, fi
     assert [one.replayed for one in records[-1]] == [len(one.tokens or ()) for one in records[-1]]
 
 
-def as_many_are_the_same(patch: Patch) -> None:
-    """As many rows as there are sources are taken for these sources: beams of few rows of a batch, once others have ended."""
-    arrange = Source._arrange
-
-    def arranged(own: Source, sources: Sequence[int]) -> None:
-        arrange(own, sources)
-        if len(sources) == own._stored.shape[1]:
-            own.view = SourceStates(own._stored, own._mask)
-
-    patch.setattr(Source, "_arrange", arranged)
-
-
 def longer_is_no_better(patch: Patch) -> None:
     def finalize(own: BeamState, log_prob: float, tokens: tuple[int, ...]) -> None:
         own.finalized = sorted([*own.finalized, (log_prob, tokens)], key=lambda one: -one[0])[: own.num_beams]
@@ -134,7 +123,9 @@ def sums_of_logits(patch: Patch) -> None:
     patch.setattr(beam, "next_log_probs", next_logits)
 
 
-@pytest.mark.parametrize("fault", [as_many_are_the_same, longer_is_no_better, each_goes_on_from_the_first, sums_of_logits])
+@pytest.mark.parametrize(
+    "fault", [as_many_beams_are_the_sources, longer_is_no_better, each_goes_on_from_the_first, sums_of_logits]
+)
 def test_a_wrong_search_turns_a_run_red(tmp_path: Path, monkeypatch: Patch, fault: Fault) -> None:
     """Fault: nothing of a beam search was replayed. Of rows that read others' sources 3 of 32 outputs were other ones."""
     fault(monkeypatch)

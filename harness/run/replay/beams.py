@@ -91,14 +91,14 @@ class _Search:
         going_on = going_on[: self.num_beams]
         self.running = [(total, text) for total, _, text in going_on]
         self.followed += not self.is_lost
+        is_over = False
         if len(self.ended) == self.num_beams and self.running:
             ahead = self.running[0][0] / length - self.ended[-1][0]
             self._note(ahead * length)
-            if ahead <= 0:
-                return []
+            is_over = ahead <= 0
         alive = [text for _, text in self.running] + ([] if length < len(self.text) else [text for _, text in self.ended])
         self.is_lost = self.is_lost or self.text[:length] not in alive
-        return [parent for _, parent, _ in going_on]
+        return [] if is_over else [parent for _, parent, _ in going_on]
 
     def winner(self) -> tuple[int, ...]:
         """Return the text that ended best."""

@@ -79,9 +79,8 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
                 return dataclasses.replace(record, divergence=fault)
             made = Generation(tokens, _taken(rounds, len(tokens)), "length")
             if is_searched_again(method, reader.target):
-                borders = _borders(experiment, prompt, reader.target)
-                decisions_made = searched(reader.target.stack, inputs, tokens, experiment.method.num_beams, *borders)
-                found: Replayed | None = _replayed(decisions_made)
+                num_beams, borders = experiment.method.num_beams, _borders(experiment, prompt, reader.target)
+                found: Replayed | None = _replayed(searched(reader.target.stack, inputs, tokens, num_beams, *borders))
             else:
                 seed = seed_said(experiment.seed, prompt.example.id, record.repeat, window)
                 found = replay(method, reader, inputs, made, seed, experiment.max_new_tokens)
