@@ -73,13 +73,23 @@ def remarks(method: Experiment, arms: Sequence[Sequence[Record]]) -> list[str]:
 
 
 def status_of(arms: Sequence[Sequence[Record]], document: dict[str, Any]) -> int:
-    """Return the exit status: 1 where a guarantee is broken, or half or more failed of an arm's examples that could be read."""
-    return 1 if any(map(_most_failed, arms)) or document["audit"]["verdict"] in NOT_KEPT else 0
+    """Return the exit status: 1 where a guarantee is broken, or too much failed.
+
+    That is half or more of an arm's examples that could be read, or one that the first arm, plain decoding, decoded.
+    """
+    if any(map(_most_failed, arms)) or _failed_alone(arms[-1], arms[0]):
+        return 1
+    return 1 if document["audit"]["verdict"] in NOT_KEPT else 0
 
 
 def _most_failed(records: Sequence[Record]) -> bool:
     readable = [record for record in records if not (record.error or "").startswith(DataError.__name__)]
     return 2 * sum(record.status == "failed" for record in readable) >= len(readable)
+
+
+def _failed_alone(records: Sequence[Record], plain: Sequence[Record]) -> bool:
+    decoded = {(record.example, record.repeat) for record in plain if record.status != "failed"}
+    return any(record.status == "failed" and (record.example, record.repeat) in decoded for record in records)
 
 
 def finite(value: Any) -> Any:

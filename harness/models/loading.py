@@ -366,7 +366,9 @@ def _check_passes(stack: Stack, session: ModelSession) -> None:
     apart = float((given - wanted).abs().max() / wanted.abs().max().clamp(min=torch.finfo(wanted.dtype).tiny))
     if not apart <= max(torch.finfo(stack.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:  # fp64 has parts in fp32 there
         where, remedy = (
-            ("behind a shortened cache ", "no method can use it") if is_general else ("", "its config.json may be wrong")
+            ("behind a shortened cache ", "no method can use it")
+            if is_general
+            else ("", "its config.json or our pass is wrong")
         )
         raise InputError(
             f"model type {stack.model.config.model_type!r}: its logits {where}are {apart:.1g} off those of one pass of "

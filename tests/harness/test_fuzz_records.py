@@ -462,10 +462,13 @@ def test_statistics_of_different_shapes_are_refused(stored: SimpleNamespace) -> 
 def test_a_run_of_which_half_failed_ends_with_status_1(synthetic: SimpleNamespace, failed: int, status: int) -> None:
     """Fault: 11 of 12 examples failed, and the last of them was "identical", status 0."""
     one = synthetic.run(synthetic.plain_experiment())[0]
-    records = [replace(one, status="failed", error="InputError: x") if number < failed else one for number in range(4)]
-    records.append(replace(one, status="failed", error="DataError: no sound"))
-    for arms in ([records], [[one], records], [records, [one]]):
+    all_well = [replace(one, example=str(number)) for number in range(4)]
+    records = [replace(one, status="failed", error="InputError: x") for one in all_well[:failed]] + all_well[failed:]
+    records.append(replace(one, example="4", status="failed", error="DataError: no sound"))
+    for arms in ([records], [records, all_well], [records, records]):
         assert status_of(arms, {"audit": {"verdict": "identical"}}) == status
+    alone = [all_well, records]  # fault: a method that failed on some of what plain decoding decodes had status 0
+    assert status_of(alone, {"audit": {"verdict": "identical"}}) == int(failed > 0)
 
 
 def test_failures_of_every_arm_are_told_and_those_of_an_example_once(synthetic: SimpleNamespace) -> None:

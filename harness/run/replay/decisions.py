@@ -155,8 +155,8 @@ def repeated_drafts(rounds: Sequence[Place], again: Mapping[int, Proposal]) -> I
 def written_on(drafter: Drafter, inputs: Inputs, pending: int, made: Generation, asked: Sequence[int]) -> Iterator[Decision]:
     """Yield for some rounds whether a draft model's first choices behind the text spell other drafts than were proposed (SLEM).
 
-    Each of these rounds is read anew, by passes of transformers' own model without a cache. In half precision, and where
-    rounding may choose another token, nobody knows.
+    Each of these rounds is read anew, by passes of transformers' own model on a cache of its own. In half precision, and
+    where rounding may choose another token, nobody knows.
     """
     if not isinstance(drafter, PerRow) or not isinstance(drafter.row_drafter, TextDrafter):
         return
@@ -178,9 +178,12 @@ def written_on(drafter: Drafter, inputs: Inputs, pending: int, made: Generation,
 def _first_choices_behind(stack: Stack, text: Sequence[int], count: int) -> tuple[int, ...] | None:
     """Return a model's next tokens behind a text; None where two are as likely, but for rounding."""
     new: tuple[int, ...] = ()
+    cache = None
     while text and len(new) < count:
-        rows = torch.tensor([[*text, *new]], device=stack.device)
-        best = stack.model(input_ids=rows, use_cache=False, return_dict=True).logits[0, -1].topk(2)
+        unread = (*text, *new) if cache is None else new[-1:]
+        rows = torch.tensor([unread], device=stack.device)
+        read = stack.model(input_ids=rows, past_key_values=cache, use_cache=True, return_dict=True)
+        best, cache = read.logits[0, -1].topk(2), read.past_key_values
         if float(best.values[0] - best.values[1]) <= NEAR_TIE_FLOAT32:
             return None
         new = (*new, int(best.indices[0]))
