@@ -62,6 +62,7 @@ SCHEDULES: Registry = {
 }
 DRAFTERS: Registry = {
     "model": Part("methods.speculative.drafters:model", Options),
+    "rounded": Part("methods.speculative.drafters:rounded", Options),
     "tli": Part("methods.speculative.drafters:tli", SharedTokensOptions),
     "slem": Part("methods.speculative.drafters:slem", Options),
     "unigram": Part("methods.speculative.drafters:unigram", Options),

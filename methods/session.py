@@ -71,10 +71,7 @@ class ModelSession:
             self.lengths = [tuple(map(len, cached))] * self.num_layers
         if once is not inputs:
             self.select([0] * inputs.batch)
-        if stack.encodes_prompts:
-            assert stack.start_token is not None
-            return [stack.start_token] * inputs.batch
-        return [prompt[-1] for prompt in inputs.prompts]
+        return stack.pending(inputs.prompts)
 
     @property
     def encoded(self) -> Float[Tensor, "B S D"] | None:

@@ -1,6 +1,7 @@
 """The experiments that the flags of ``foretoken run`` ask for."""
 
 import argparse
+from dataclasses import replace
 
 from harness.cli.run_flags import read_options, refuse_unread, takes_of
 from harness.core.errors import UsageError
@@ -158,5 +159,8 @@ def _drafter(args: argparse.Namespace) -> DrafterSpec | None:
         if args.method in METHODS and getattr(options_class(METHODS[args.method]), "needs_drafter", False):
             raise UsageError(f"method {args.method!r}: expected --draft MODEL, or --drafter copy, which needs no model")
         return None
+    if kind == "rounded" and model is None:
+        whole = ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision)
+        model = replace(whole, name=f"int8:{whole.base}")
     inner = DrafterSpec(kind="model", model=ModelSpec(name=model_name(args.inner_draft))) if args.inner_draft else None
     return DrafterSpec(kind=kind, model=model, inner=inner, options=read_options(args, "drafter", kind))

@@ -96,8 +96,8 @@ class ModelSpec:
 class DrafterSpec:
     """A drafter of ``methods.parts.DRAFTERS``; ``model`` for "model" and "hierarchical" (whose own drafter is ``inner``).
 
-    For "tli" and "slem" ``model`` names a model of another vocabulary, for the n-gram kinds the counted table, for "block" a
-    block drafter, for "blockwise" trained heads.
+    For "rounded" ``model`` is the target with rounded weights, for "tli" and "slem" a model of another vocabulary, for the
+    n-gram kinds the counted table, for "block" a block drafter, for "blockwise" trained heads.
     """
 
     kind: str
@@ -112,7 +112,7 @@ class DrafterSpec:
     @property
     def is_model(self) -> bool:
         """Say whether a language model drafts."""
-        return self.kind in ("model", *TRANSLATED)
+        return self.kind in ("model", "rounded", *TRANSLATED)
 
     @property
     def models(self) -> list[ModelSpec]:
@@ -121,6 +121,9 @@ class DrafterSpec:
 
     @property
     def label(self) -> str:
+        """Return what tells it from other drafters of the same target."""
+        if self.kind == "rounded":
+            return f"rounded {self.name}"  # a model drafter may have the same model
         return self.name if self.is_model else self.kind
 
     @property

@@ -215,6 +215,7 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     gpt, table = _model("gpt-draft"), ModelSpec(name="zoo:ngram-gpt")
     free = [DrafterSpec(kind="copy"), DrafterSpec(kind="suffix"), DrafterSpec(kind="random")]
     counted = [DrafterSpec(kind=kind, model=table) for kind in ("unigram", "bigram")]
+    own = DrafterSpec(kind="first-layers"), DrafterSpec(kind="rounded", model=ModelSpec(name="int8:zoo:gpt-target"))
     small = _model("llama-draft-small")
     stacked = DrafterSpec(kind="hierarchical", model=ModelSpec(name="zoo:llama-draft-large"), inner=small)
     t5_table = DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-t5-en-de"))
@@ -228,7 +229,7 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     translated = [DrafterSpec(kind=kind, model=small.model) for kind in ("tli", "slem")]  # the Llama's tokens are others
     depth = num_layers(deep.plain.target, scale)
     return [
-        *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free, DrafterSpec(kind="first-layers"))),
+        *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free, *own)),
         *others_words(pair("GPT with Llama's words", DECODER, "text", "gpt-target", *translated)),
         *short(replace(llama, early_layer=num_layers(llama.plain.target, scale) // 2)),
         *llama.sampled(*(llama.method(rule=rule) for rule in ("baseline", "exact", "sigmoid", "sigmoid-released"))),
@@ -244,17 +245,20 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
 
 def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, seed: int = 0) -> list[Subject]:
     """Return the subjects of a user's two checkpoints, without tables, heads and block drafters, which would need training."""
-    spec = ModelSpec(name=target)
-    both, one_vocabulary = is_encoder_decoder(spec, "toy", source), share_vocabulary(spec, ModelSpec(name=draft))
+    spec, drafting = ModelSpec(name=target), ModelSpec(name=draft)
+    both, one_vocabulary = is_encoder_decoder(spec, "toy", source), share_vocabulary(spec, drafting)
     plain = _plain(sizes, task, source, seed, spec, "t5" if both else "instruction")
-    model = DrafterSpec(kind="model" if one_vocabulary else "tli", model=ModelSpec(name=draft))
+    model = DrafterSpec(kind="model" if one_vocabulary else "tli", model=drafting)
     if hears(spec):
         return hearing(_Pair(name=spec.short, session=HEARS, plain=plain, drafters=(model,)))
     stacked = DrafterSpec(kind="hierarchical", model=model.model, inner=model)
     free = (DrafterSpec(kind="copy"), DrafterSpec(kind="suffix"), DrafterSpec(kind="random"))
-    drafters = (model, *([stacked] if one_vocabulary else [DrafterSpec(kind="slem", model=model.model)]), *free)
+    others = [stacked] if one_vocabulary else [DrafterSpec(kind="slem", model=model.model)]
+    if drafting.rounding is not None and drafting.base == spec.base:
+        others.append(DrafterSpec(kind="rounded", model=drafting))
+    drafters = (model, *others, *free)
     session = ENCODER_DECODER if both else DECODER
-    lends = knows_all_tokens(ModelSpec(name=draft))
+    lends = knows_all_tokens(drafting)
     pair = _Pair(name=spec.short, session=session, plain=plain, drafters=drafters, lends=lends)
     if both:
         return whole(pair)

@@ -88,6 +88,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
     batched, spoken = drawn.replace(batch_size=4), plain("librispeech-clean", "whisper-target", 1.0)
     flat = batched.replace(sampling=SamplingSpec(temperature=2.0))
     stacked = DrafterSpec(kind="hierarchical", model=llama.model, inner=DrafterSpec(kind="copy"))
+    rounded = DrafterSpec(kind="rounded", model=ModelSpec(name=f"int8:{model('llama-target').name}"))
     shared = DrafterSpec(kind="tli", model=llama.model, options={"draft_tokens": 200})
     return {
         "squad-greedy": drafted(answers, llama, schedule="heuristic"),
@@ -105,6 +106,7 @@ def pinned_set(seed: int = 0, num_threads: int = 1, num_examples: int = NUM_EXAM
         "text-tli": drafted(drawn, shared, rule="fused", schedule="sweep"),
         "text-slem": drafted(drawn, drafted_by("llama-draft", "slem"), rule="point-mass"),
         "text-first-layers": drafted(drawn, DrafterSpec(kind="first-layers"), rule="block-verification"),
+        "text-rounded": drafted(batched, rounded),
         "text-suffix": drafted(text, DrafterSpec(kind="suffix", options={"match_factor": 2.0}), 5),
         "text-random": drafted(drawn, DrafterSpec(kind="random"), None, schedule="optimal", alpha=0.7, cost=0.1),
         "text-generate-batch": Comparison((flat, flat.replace(method=MethodSpec.of("transformers")))),

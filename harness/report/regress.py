@@ -163,7 +163,7 @@ def _output(record: Record) -> str:
 
 def weights_hash(comparison: Comparison) -> str:
     """sha256 (16 digits) over all files of the models in a comparison."""
-    folders = {Path(spec.name) for arm in comparison.arms for spec in specs_of(arm)}
+    folders = {Path(spec.base) for arm in comparison.arms for spec in specs_of(arm)}
     return files_hash(sorted(file for folder in folders for file in folder.iterdir()))
 
 

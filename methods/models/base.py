@@ -190,6 +190,13 @@ class Stack(ABC):
         """How many tokens a prompt may have."""
         return self.source_limit if self.encodes_prompts else self.position_limit
 
+    def pending(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """Return the token that every row's first pass reads: its prompt's last one, or the decoder's start."""
+        if self.encodes_prompts:
+            assert self.start_token is not None
+            return [self.start_token] * len(prompts)
+        return [prompt[-1] for prompt in prompts]
+
     def __reduce__(self) -> tuple:
         """Pickle a stack as its model, so that another process makes its own over the same weights."""
         return type(self), (self.model, self.choice)

@@ -14,6 +14,7 @@ from methods.specdec.stack import BlockStack
 from methods.speculative.model import HierarchicalDrafter, ModelDrafter, SameEncoderDrafter
 from methods.speculative.ngram import NGramDrafter, NGramTable
 from methods.speculative.per_row import CopyDrafter, PerRow, RandomDrafter, SuffixDrafter
+from methods.speculative.rounded import ContinuingSession, RoundedDrafter
 from methods.speculative.translation import TextDrafter, Translation
 from methods.types import Drafter, TakesBack, TextSession
 
@@ -48,6 +49,15 @@ def model(parts: DraftParts) -> Drafter:
     stack = getattr(session, "stack", None)
     is_shared = stack is not None and parts.target is not None and same_encoder(stack, parts.target)
     return (SameEncoderDrafter if is_shared else ModelDrafter)(session)
+
+
+def rounded(parts: DraftParts) -> Drafter:
+    """Return the target with rounded weights, which goes on from what the target has read of prompts and sources."""
+    session = _needed(parts.session, "rounded", "the target with rounded weights")
+    target = _needed(parts.target, "rounded", "the target")
+    if not isinstance(session, ModelSession):
+        raise InputError("drafter rounded: expected the target with rounded weights, of the target's own tokens")
+    return RoundedDrafter(ContinuingSession(session.stack, target))
 
 
 def tli(parts: DraftParts, draft_tokens: int | None = None) -> Drafter:

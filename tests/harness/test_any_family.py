@@ -55,8 +55,14 @@ def test_copied_drafts_are_identical_and_beside_generate(qwen3: Path, tmp_path: 
     assert (audit["verdict"], audit["compared"], audit["replayed"]["faults"]) == ("identical", 2, 0)
 
 
-def test_a_sampled_draft_has_the_targets_law(qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    drafted = ("--method", "speculative", "--draft", f"bf16:{qwen3}", "--gamma", "2", "--temperature", "1", "--replay", "all")
+@pytest.mark.parametrize(
+    "drafter", [("--draft", "bf16:TARGET"), ("--drafter", "rounded"), ("--drafter", "rounded", "--draft", "bf16:TARGET")]
+)
+def test_a_sampled_draft_has_the_targets_law(
+    qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture, drafter: tuple[str, ...]
+) -> None:
+    named = [word.replace("TARGET", str(qwen3)) for word in drafter]
+    drafted = ("--method", "speculative", *named, "--gamma", "2", "--temperature", "1", "--replay", "all")
     assert main(words(qwen3, tmp_path, *drafted)) == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["audit"]["verdict"] == "same distribution"

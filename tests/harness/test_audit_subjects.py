@@ -80,6 +80,10 @@ def test_a_users_pair_needs_no_training(shared: Path) -> None:
     assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "suffix", "random", "prompt-lookup"}
     assert {subject.method.values.get("rule") for subject in found} >= set(KERNELS)
     assert "ppd" in {subject.method.name for subject in found}
+    for draft, audited in ((f"int8:{folders[0]}", True), (f"int8:{folders[1]}", False)):  # the target's own, another's
+        found = own_subjects(folders[0], draft, "text", "toy", SIZES["own"])
+        drafters = [subject.method.drafter for subject in found if subject.method.drafter is not None]
+        assert ("rounded" in {drafter.kind for drafter in drafters}) is audited
 
 
 def test_transformers_is_not_asked_to_draft_with_a_part_of_the_vocabulary(zoo_cache: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from methods.speculative import beam, drafters, engine_rules, model
 from methods.speculative.engine_rules import Typical
 from methods.speculative.model import ModelDrafter
 from methods.speculative.per_row import CopyDrafter, RandomDrafter, SuffixDrafter
+from methods.speculative.rounded import ContinuingSession
 from methods.speculative.rules import Lenience, SigmoidRule, SpeculativeSampling
 from methods.speculative.translation import TextDrafter, TranslatedSession
 from methods.types import Outcome, Proposal, Stop, Verdict
@@ -266,6 +267,11 @@ def one_layer_less(patch: Patch) -> None:
     patch.setattr(drafters, "ModelSession", lambda stack, num_layers: whole(stack, num_layers - 1))
 
 
+def prompts_read_by_rounded_weights(patch: Patch) -> None:
+    """The target's own draft does not go on from what the target has read."""
+    patch.setattr(ContinuingSession, "prefill", ModelSession.prefill)
+
+
 def other_threshold(patch: Patch) -> None:
     patch.setattr(Typical, "__init__", with_defaults(Typical.__init__, epsilon=0.2))
 
@@ -327,6 +333,7 @@ FAULTS = [
     (blocks_drawn_by_the_first_numbers, "blocks-alone-sampled-batch"),
     (guesses_half_the_vocabulary, "text-random"),
     (one_layer_less, "text-first-layers"),
+    (prompts_read_by_rounded_weights, "text-rounded"),
     (other_threshold, "text-typical"),
     (bonus_not_drawn, "text-target-greedy"),
     (greedily_more_lenient, "text-lenient-greedy"),

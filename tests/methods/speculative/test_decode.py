@@ -61,7 +61,7 @@ def parts(position_limit: int | None = None, start_token: int | None = None) -> 
     )  # fmt: skip
 
 
-OF_MODELS = {"blockwise", "first-layers"}  # whose target is a model: tests/methods/specdec, test_first_layers.py
+OF_MODELS = {"blockwise", "first-layers", "rounded"}  # whose target is a model: specdec/, test_first_layers.py, test_rounded.py
 
 
 @pytest.fixture(scope="module", params=sorted(set(DRAFTERS) - OF_MODELS))
@@ -89,8 +89,8 @@ def generate(
 
 def test_every_drafter_and_schedule_is_covered() -> None:
     assert sorted(DRAFTERS) == [
-        "bigram", "block", "blockwise", "copy", "first-layers", "hierarchical", "model", "random", "slem", "suffix", "tli",
-        "unigram",
+        "bigram", "block", "blockwise", "copy", "first-layers", "hierarchical", "model", "random", "rounded", "slem", "suffix",
+        "tli", "unigram",
     ]  # fmt: skip
     assert sorted(SCHEDULES) == sorted(SCHEDULE_FACTORIES)
 
