@@ -277,7 +277,7 @@ def looks_ahead(rule: VerifyRule) -> bool:
 @runtime_checkable
 class Schedule(Protocol):
     """Decides how many tokens to draft next; one object a row and generation. Where it knows the most that it ever drafts, it
-    says so as ``most``, and rounds can be captured."""
+    says so as ``most``, and rounds can be captured. It decides by what it observed alone: replays ask one anew."""
 
     def next(self) -> int: ...
 

@@ -15,11 +15,12 @@ from harness.cli.run_experiments import arms_asked_for, check_flags, on_tested_r
 from harness.cli.run_flags import AXES
 from harness.cli.run_judged import judged, remarks, status_of
 from harness.core.errors import UsageError
-from harness.core.experiment import Comparison, comparison_id
+from harness.core.experiment import Comparison, ModelSpec, comparison_id
 from harness.papers.leviathan.speed import account
 from harness.report.grid import Point, write
 from harness.run.own_data import learned_lines
 from harness.run.plan import print_plan
+from harness.run.refusals import ROUNDED
 from harness.run.runner import Runner, pin
 from methods.parts import DRAFTERS
 
@@ -72,6 +73,8 @@ def _parts(args: argparse.Namespace, chosen: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(args.drafter, tuple):
         return chosen
     reads = getattr(DRAFTERS.get(chosen["drafter"]), "reads", "")
+    if chosen["drafter"] == ROUNDED and ModelSpec(name=args.draft or "").rounding is None:
+        reads = "none"  # the draft is another drafter's: this one has the target's own weights
     if reads not in ("", "none") and args.draft is None:
         raise UsageError(f"drafter {chosen['drafter']!r}: expected --draft MODEL, which it reads; name one, or leave it out")
     return chosen | ({"draft": None, "draft_revision": None} if reads == "none" else {})

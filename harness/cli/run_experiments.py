@@ -22,7 +22,7 @@ from harness.core.settings import checked_device, model_name, source_of
 from harness.models.names import is_encoder_decoder
 from harness.run.build import specs_of
 from harness.run.own_data import evaluated_source
-from harness.run.refusals import THEIRS, check_attention
+from harness.run.refusals import ROUNDED, THEIRS, check_attention
 from kernels.inputs import SamplingSpec
 from methods.options import options_class
 from methods.parts import METHODS
@@ -159,8 +159,14 @@ def _drafter(args: argparse.Namespace) -> DrafterSpec | None:
         if args.method in METHODS and getattr(options_class(METHODS[args.method]), "needs_drafter", False):
             raise UsageError(f"method {args.method!r}: expected --draft MODEL, or --drafter copy, which needs no model")
         return None
-    if kind == "rounded" and model is None:
-        whole = ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision)
-        model = replace(whole, name=f"int8:{whole.base}")
+    if kind == ROUNDED:
+        model = _rounded(model, ModelSpec(name=model_name(args.target, args.target_revision), revision=args.target_revision))
     inner = DrafterSpec(kind="model", model=ModelSpec(name=model_name(args.inner_draft))) if args.inner_draft else None
     return DrafterSpec(kind=kind, model=model, inner=inner, options=read_options(args, "drafter", kind))
+
+
+def _rounded(draft: ModelSpec | None, target: ModelSpec) -> ModelSpec:
+    """Return the target in int8 where no draft is named, else the draft, of the target's revision where none is."""
+    if draft is None:
+        return replace(target, name=f"int8:{target.base}")
+    return draft if draft.base != target.base else replace(draft, revision=draft.revision or target.revision)

@@ -104,7 +104,7 @@ def _add_method(flag: Callable[..., Any]) -> None:
     peers = "run transformers' own loop in turns with it: generate, assistant, prompt-lookup or early-exit:N (repeatable)"
     layers = "measure PPD's match rate at these layers as well"
     flag("--method", default="autoregressive", help=f"{', '.join(METHODS)} (its own generate); default: autoregressive")
-    drafters = f"{', '.join(DRAFTERS)} (model, tli, slem, block and blockwise with --draft); {THEIRS}; {GRID}"
+    drafters = f"{', '.join(DRAFTERS)} (model, tli, slem, block and blockwise with --draft, rounded without); {THEIRS}; {GRID}"
     flag("--drafter", type=several(str), help=drafters)
     rules = f"{', '.join(RULES)}; default: speculative-sampling; {GRID}"
     flag("--rule", type=several(str), default="speculative-sampling", help=rules)

@@ -69,6 +69,8 @@ def remarks(method: Experiment, arms: Sequence[Sequence[Record]]) -> list[str]:
             known |= {record.example for record in failed}
             whose = "plain decoding's " if number else ""
             told.append(f"{len(failed)} of {whose}{len(records)} examples failed; the first: {failed[0].error}")
+    if alone := _failed_alone(arms[-1], arms[0]):
+        told.append(f"plain decoding decoded {alone} of those that failed, so the status is 1; --again records them anew")
     return told
 
 
@@ -77,19 +79,24 @@ def status_of(arms: Sequence[Sequence[Record]], document: dict[str, Any]) -> int
 
     That is half or more of an arm's examples that could be read, or one that the first arm, plain decoding, decoded.
     """
-    if any(map(_most_failed, arms)) or _failed_alone(arms[-1], arms[0]):
-        return 1
-    return 1 if document["audit"]["verdict"] in NOT_KEPT else 0
+    failed = any(map(_most_failed, arms)) or _failed_alone(arms[-1], arms[0]) > 0
+    return 1 if failed or document["audit"]["verdict"] in NOT_KEPT else 0
 
 
 def _most_failed(records: Sequence[Record]) -> bool:
-    readable = [record for record in records if not (record.error or "").startswith(DataError.__name__)]
+    readable = _readable(records)
     return 2 * sum(record.status == "failed" for record in readable) >= len(readable)
 
 
-def _failed_alone(records: Sequence[Record], plain: Sequence[Record]) -> bool:
+def _failed_alone(records: Sequence[Record], plain: Sequence[Record]) -> int:
+    """Return how many generations failed whose example plain decoding decoded."""
     decoded = {(record.example, record.repeat) for record in plain if record.status != "failed"}
-    return any(record.status == "failed" and (record.example, record.repeat) in decoded for record in records)
+    failed = [record for record in _readable(records) if record.status == "failed"]
+    return sum((record.example, record.repeat) in decoded for record in failed)
+
+
+def _readable(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if not (record.error or "").startswith(DataError.__name__)]
 
 
 def finite(value: Any) -> Any:

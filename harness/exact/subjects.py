@@ -196,11 +196,11 @@ def pipelines(pair: _Pair, early_layer: int, heads: ModelSpec | None = None) -> 
 
 def hearing(pair: _Pair) -> list[Subject]:
     """Return the paths of a speech model: exact and sigmoid verification."""
-    rules = [pair.method(rule=rule) for rule in EXACT_RULES]
+    rules, others = [pair.method(rule=rule) for rule in EXACT_RULES], [pair.method(one) for one in pair.drafters[1:]]
     return [
-        *pair.greedy(GENERATE, *pair.transformers_methods(), rules[0]),
-        *pair.greedy(PLAIN, rules[0], batch=BATCH),
-        *pair.sampled(PLAIN, *rules, *(pair.method(rule=rule) for rule in ("sigmoid", "sigmoid-released"))),
+        *pair.greedy(GENERATE, *pair.transformers_methods(), rules[0], *others),
+        *pair.greedy(PLAIN, rules[0], *others, batch=BATCH),
+        *pair.sampled(PLAIN, *rules, *others, *(pair.method(rule=rule) for rule in ("sigmoid", "sigmoid-released"))),
     ]
 
 
@@ -215,7 +215,10 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     gpt, table = _model("gpt-draft"), ModelSpec(name="zoo:ngram-gpt")
     free = [DrafterSpec(kind="copy"), DrafterSpec(kind="suffix"), DrafterSpec(kind="random")]
     counted = [DrafterSpec(kind=kind, model=table) for kind in ("unigram", "bigram")]
-    own = DrafterSpec(kind="first-layers"), DrafterSpec(kind="rounded", model=ModelSpec(name="int8:zoo:gpt-target"))
+    gpt_itself, t5_itself, whisper_itself = (
+        DrafterSpec(kind="rounded", model=ModelSpec(name=f"int8:zoo:{name}"))
+        for name in ("gpt-target", "t5-base", "whisper-target")
+    )
     small = _model("llama-draft-small")
     stacked = DrafterSpec(kind="hierarchical", model=ModelSpec(name="zoo:llama-draft-large"), inner=small)
     t5_table = DrafterSpec(kind="bigram", model=ModelSpec(name="zoo:ngram-t5-en-de"))
@@ -224,12 +227,12 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     blocked = (block, replace(block, options={"encoder": "concurrent"}), sharing)
     heads = DrafterSpec(kind="blockwise", model=ModelSpec(name="zoo:specdec-blockwise"))
     llama = pair("Llama", DECODER, "text", "llama-target", small, stacked)
-    t5 = pair("T5", ENCODER_DECODER, "wmt-en-de", "t5-base", _model("t5-small"), t5_table, free[0])
+    t5 = pair("T5", ENCODER_DECODER, "wmt-en-de", "t5-base", _model("t5-small"), t5_table, free[0], t5_itself)
     deep = pair("PPD's Llama", DECODER, "text", "llama-deep")
     translated = [DrafterSpec(kind=kind, model=small.model) for kind in ("tli", "slem")]  # the Llama's tokens are others
     depth = num_layers(deep.plain.target, scale)
     return [
-        *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free, *own)),
+        *whole(pair("GPT", DECODER, "text", "gpt-target", gpt, *counted, *free, DrafterSpec(kind="first-layers"), gpt_itself)),
         *others_words(pair("GPT with Llama's words", DECODER, "text", "gpt-target", *translated)),
         *short(replace(llama, early_layer=num_layers(llama.plain.target, scale) // 2)),
         *llama.sampled(*(llama.method(rule=rule) for rule in ("baseline", "exact", "sigmoid", "sigmoid-released"))),
@@ -239,7 +242,7 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
         *blocks(pair("SpecDec", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", *blocked)),
         *strict_blocks(pair("Heads", ENCODER_DECODER, "wmt-en-de", "specdec-verifier", heads)),
         *pipelines(deep, depth // 2, ModelSpec(name="zoo:llama-deep-heads")),
-        *hearing(pair("Whisper", HEARS, "librispeech-clean", "whisper-target", _model("whisper-draft"))),
+        *hearing(pair("Whisper", HEARS, "librispeech-clean", "whisper-target", _model("whisper-draft"), whisper_itself)),
     ]
 
 
@@ -249,14 +252,13 @@ def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, 
     both, one_vocabulary = is_encoder_decoder(spec, "toy", source), share_vocabulary(spec, drafting)
     plain = _plain(sizes, task, source, seed, spec, "t5" if both else "instruction")
     model = DrafterSpec(kind="model" if one_vocabulary else "tli", model=drafting)
+    own = [DrafterSpec(kind="rounded", model=drafting)] if drafting.rounding is not None and drafting.base == spec.base else []
     if hears(spec):
-        return hearing(_Pair(name=spec.short, session=HEARS, plain=plain, drafters=(model,)))
+        return hearing(_Pair(name=spec.short, session=HEARS, plain=plain, drafters=(model, *own)))
     stacked = DrafterSpec(kind="hierarchical", model=model.model, inner=model)
     free = (DrafterSpec(kind="copy"), DrafterSpec(kind="suffix"), DrafterSpec(kind="random"))
     others = [stacked] if one_vocabulary else [DrafterSpec(kind="slem", model=model.model)]
-    if drafting.rounding is not None and drafting.base == spec.base:
-        others.append(DrafterSpec(kind="rounded", model=drafting))
-    drafters = (model, *others, *free)
+    drafters = (model, *others, *own, *free)
     session = ENCODER_DECODER if both else DECODER
     lends = knows_all_tokens(drafting)
     pair = _Pair(name=spec.short, session=session, plain=plain, drafters=drafters, lends=lends)

@@ -381,7 +381,7 @@ def check_rounding(spec: ModelSpec, dtype: str) -> None:
     if spec.rounding is not None and dtype not in WIDE_DTYPES:
         raise UsageError(
             f"dtype {dtype!r} of model {spec.name}: rounded weights are multiplied in {' or '.join(WIDE_DTYPES)}; "
-            f"choose one of them, or leave {spec.rounding}: out"
+            f"choose one of them, or a model and a drafter without rounded weights"
         )
 
 

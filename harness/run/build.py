@@ -69,8 +69,6 @@ def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models
     if is_ngram_table(model):
         return {"table": load_ngrams(model, target)}
     translated = spec.kind in TRANSLATED
-    if spec.kind == "rounded":
-        _check_rounded(model, target)
     draft = models.draft(model, target, drafts_blocks=spec.model_kind == "block", translated=translated)
     if spec.kind == "slem" and target.listener is not None:
         raise UsageError(f"drafter slem: {target.name} hears, and a text alone does not say what; expected tli")
@@ -87,14 +85,6 @@ def _read_model(spec: DrafterSpec, model: ModelSpec, target: LoadedModel, models
             "translation": translation,
         }
     return {"block": draft.stack} if isinstance(draft.stack, BlockStack) else {"session": models.session(draft, UNSEEN)}
-
-
-def _check_rounded(model: ModelSpec, target: LoadedModel) -> None:
-    base = ModelSpec(name=target.name).base
-    if model.rounding is None or model.base != base:
-        raise UsageError(
-            f"draft {model.name}: drafter rounded drafts with the target's own weights; expected int8:{base} or bf16:{base}"
-        )
 
 
 def _translation(spec: DrafterSpec, target: LoadedModel, draft: LoadedModel, models: Models) -> Translation:

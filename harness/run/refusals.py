@@ -4,6 +4,7 @@ And records that cannot be those of what is run.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from harness.core import plugins
 from harness.core.errors import UsageError
@@ -15,6 +16,7 @@ from harness.models.loading import check_has_attention
 from harness.models.names import recipe_named, runs_by_transformers
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
 from harness.zoo.recipes import AnyRecipe
+from kernels.inputs import ROUNDINGS
 from methods.cores import num_cores
 from methods.options import values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
@@ -33,6 +35,7 @@ STATIC = {  # what decodes with graphs, by field: sessions that were built for i
     "drafter": ("model", "copy", "suffix", "random", "unigram", "bigram"),
     "schedule": ("constant", "sweep"),
 }
+ROUNDED = "rounded"  # the kind of drafter that is the target with rounded weights
 THEIRS = (LOOKUP, EXIT)  # kinds of drafters that only transformers' loop has
 
 
@@ -42,6 +45,11 @@ def check_names(spec: MethodSpec) -> None:
     for kind, part, registry in (("rule", spec.rule, RULES), ("schedule", spec.schedule, SCHEDULES)):
         if part is not None:
             plugins.choose(kind, part.name, registry)(**values_of(part.options))
+    if spec.drafter is not None and spec.drafter.kind == ROUNDED and spec.name in METHODS and spec.name != "speculative":
+        raise UsageError(
+            f"drafter {ROUNDED!r}: in method {spec.name!r} a draft reads every prompt itself; expected drafter model with "
+            "--draft int8:TARGET, or method speculative"
+        )
     if spec.name == "transformers":
         check_assisted(spec)
     elif spec.drafter is not None:
@@ -131,9 +139,28 @@ def check_recipes(experiment: Experiment) -> None:
         check_reach(method, recipe.num_drafts, "with as many heads as")
 
 
+def check_rounded(draft: ModelSpec | None, target: ModelSpec) -> None:
+    """UsageError unless the draft of drafter "rounded" is the target with narrower weights, of a target on one device."""
+    whole = replace(target, name=target.base)
+    if target.device_map is not None:
+        raise UsageError(
+            f"device_map {target.device_map!r}: drafter {ROUNDED!r} drafts on one device; leave it out or take another drafter"
+        )
+    narrower = ROUNDINGS[ROUNDINGS.index(target.rounding) + 1 :] if target.rounding else ROUNDINGS
+    if not narrower:
+        raise UsageError(f"target {target.name}: drafter {ROUNDED!r} has no narrower weights than these; expected {whole.name}")
+    if draft is None or draft.rounding not in narrower or replace(draft, name=draft.base) != whole:
+        named = "none" if draft is None else " at ".join(filter(None, (draft.name, draft.revision)))
+        at = "" if target.revision is None else f" at {target.revision}"
+        names = " or ".join(f"{rounding}:{whole.name}" for rounding in narrower)
+        raise UsageError(f"draft {named}: drafter {ROUNDED!r} drafts with the target's own weights; expected {names}{at}")
+
+
 def _check_drafter(drafter: DrafterSpec, experiment: Experiment) -> None:
     if drafter.inner is not None:
         _check_drafter(drafter.inner, experiment)
+    if drafter.kind == ROUNDED:
+        check_rounded(drafter.model, experiment.target)
     recipe = None if drafter.model is None else _recipe_of(drafter.model, experiment)
     if drafter.model is None or recipe is None:
         return

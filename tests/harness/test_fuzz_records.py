@@ -467,7 +467,8 @@ def test_a_run_of_which_half_failed_ends_with_status_1(synthetic: SimpleNamespac
     records.append(replace(one, example="4", status="failed", error="DataError: no sound"))
     for arms in ([records], [records, all_well], [records, records]):
         assert status_of(arms, {"audit": {"verdict": "identical"}}) == status
-    alone = [all_well, records]  # fault: a method that failed on some of what plain decoding decodes had status 0
+    unread = replace(one, example="4")  # which plain decoding could read
+    alone = [[*all_well, unread], records]  # fault: a method that failed on some of what plain decoding decodes had status 0
     assert status_of(alone, {"audit": {"verdict": "identical"}}) == int(failed > 0)
 
 

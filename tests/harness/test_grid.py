@@ -164,6 +164,25 @@ def test_all_drafters_of_a_grid_are_tested_on_rows_that_none_learned_from(
     assert not any("split=whole" in line for line in plan)
 
 
+@pytest.mark.parametrize(("drafters", "drafted"), [("rounded,copy", ()), ("rounded,model,copy", ("--draft",))])
+def test_the_targets_own_draft_needs_no_name_in_a_grid(
+    models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], drafters: str, drafted: tuple[str, ...]
+) -> None:
+    """Fault: it was asked for --draft, or took the one that another drafter has for its own."""
+    words = (
+        "--method",
+        "speculative",
+        "--drafter",
+        drafters,
+        "--gamma",
+        "2",
+        *drafted,
+        *([models["draft"]] if drafted else []),
+    )
+    assert main([*command(models, tmp_path, *words), "--dry-run"]) == 0
+    assert f"int8:{models['target']}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

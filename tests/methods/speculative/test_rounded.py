@@ -1,5 +1,6 @@
 """Self-speculation by rounding: the target with rounded weights drafts, behind what the target has read."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import torch
 from transformers import DynamicCache
 
 from harness.core.errors import UsageError
-from harness.core.experiment import DrafterSpec, ModelSpec
+from harness.core.experiment import DrafterSpec, MethodSpec, ModelSpec
 from harness.models.fit import Models
 from harness.models.loading import LoadedModel
 from harness.run.build import build_drafter
+from harness.run.peers import peer_method
+from harness.run.refusals import check_names, check_rounded
 from methods.autoregressive import Autoregressive
 from methods.errors import InputError
 from methods.sampling import Sampling, Uniforms
@@ -102,11 +105,84 @@ def test_greedy_output_is_plain_decodings_in_a_batch(models: Models, name: str) 
     assert sum(step.num_accepted for step in steps) > 0.8 * sum(len(step.drafted) for step in steps) > 0
 
 
-def test_another_model_is_refused(models: Models) -> None:
+@pytest.mark.parametrize("name", ["llama-target", "t5-target", "whisper-target"])
+def test_the_target_reads_inputs_once(models: Models, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: a draft that reads them anew by the target's weights has the same laws, and takes twice as long to begin."""
+    target, read, whole = target_of(models, name), list[ModelSession](), ModelSession.prefill
+    method = DraftAndVerify(drafter_of(models, target), SpeculativeSampling(), partial(Constant, 3))
+    monkeypatch.setattr(ModelSession, "prefill", lambda session, inputs: read.append(session) or whole(session, inputs))
+    own = ModelSession(target.stack)
+    method.generate(own, inputs_of(target), Sampling(), Uniforms([0, 1], 12), STOP)
+    assert read == [own]
+
+
+def test_a_session_of_another_model_is_not_taken_for_the_targets(models: Models) -> None:
+    target = target_of(models, "llama-target")
+    drafter, inputs = drafter_of(models, target), Inputs(PROMPTS)
+    rounded_alone = ModelSession(drafter.session.stack)
+    drafter.session.prefill(inputs)
+    expected = drafter.session.extend(torch.tensor([OUTPUT[:3], OUTPUT[3:]]))
+    rounded_alone.prefill(inputs)
+    drafter.read(rounded_alone)
+    drafter.session.prefill(inputs)
+    assert torch.equal(drafter.session.extend(torch.tensor([OUTPUT[:3], OUTPUT[3:]])), expected)
+
+
+def test_other_layers_are_refused(models: Models) -> None:
     target, other = target_of(models, "llama-target"), target_of(models, "llama-draft")
     with pytest.raises(InputError, match="drafter rounded: expected the target's own layers, with rounded weights, on one"):
         rounded(DraftParts(vocab_size=target.vocab_size, session=other.session(), target=target.stack))
-    for name in (other.name, f"int8:{other.name}", target.name):
-        spec = DrafterSpec(kind="rounded", model=ModelSpec(name=name))
-        with pytest.raises(UsageError, match=r"drafts with the target's own weights; expected int8:.*llama-target or bf16:"):
-            build_drafter(spec, target, models)
+
+
+TARGET, PINNED = ModelSpec(name="org/model"), ModelSpec(name="org/model", revision="a")
+MISNAMED = [
+    (
+        TARGET,
+        None,
+        "draft none: drafter 'rounded' drafts with the target's own weights; expected bf16:org/model or int8:org/model",
+    ),
+    (TARGET, ModelSpec(name="org/model"), "draft org/model: drafter 'rounded' drafts with the target's own weights"),
+    (TARGET, ModelSpec(name="int8:org/other"), "draft int8:org/other: drafter 'rounded' drafts with the target's own weights"),
+    (TARGET, ModelSpec(name="int8:org/model", untrained=True), "draft int8:org/model: drafter 'rounded' drafts with"),
+    (PINNED, ModelSpec(name="int8:org/model", revision="b"), "expected bf16:org/model or int8:org/model at a"),
+    (
+        ModelSpec(name="int8:org/model"),
+        ModelSpec(name="int8:org/model"),
+        "has no narrower weights than these; expected org/model",
+    ),
+    (
+        replace(TARGET, device_map="auto"),
+        ModelSpec(name="int8:org/model"),
+        "device_map 'auto': drafter 'rounded' drafts on one",
+    ),
+]
+
+
+@pytest.mark.parametrize(("target", "draft", "said"), MISNAMED)
+def test_another_model_is_refused_by_its_name(target: ModelSpec, draft: ModelSpec | None, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_rounded(draft, target)
+    assert said in str(caught.value)
+
+
+def test_narrower_weights_of_the_target_may_draft() -> None:
+    for target, names in ((TARGET, ("int8", "bf16")), (replace(TARGET, name="bf16:org/model"), ("int8",))):
+        for name in names:
+            check_rounded(ModelSpec(name=f"{name}:org/model"), target)
+    check_rounded(ModelSpec(name="int8:org/model", revision="a"), PINNED)
+
+
+@pytest.mark.parametrize("method", ["speculative-beam", "transformers"])
+def test_methods_whose_drafts_read_every_prompt_are_refused(method: str) -> None:
+    drafter = DrafterSpec(kind="rounded", model=ModelSpec(name="int8:org/model"))
+    with pytest.raises(
+        UsageError, match=f"drafter 'rounded': in method '{method}' a draft reads every prompt itself; expected"
+    ):
+        check_names(MethodSpec.of(method, drafter=drafter))
+    check_names(MethodSpec.of("speculative", drafter=drafter))
+
+
+def test_transformers_beside_it_drafts_with_the_same_weights() -> None:
+    drafter = DrafterSpec(kind="rounded", model=ModelSpec(name="int8:org/model"))
+    lent = peer_method("assistant", MethodSpec.of("speculative", drafter=drafter), drafter).drafter
+    assert lent == DrafterSpec(kind="model", model=drafter.model)
