@@ -145,9 +145,8 @@ def test_the_stated_share_of_false_alarms_counts_seeds(counts: list[int], bound:
     assert most_false_alarms(counts) == pytest.approx(bound, abs=2e-4)
     if not any(counts) and len(counts) == 60:
         text = (Path(__file__).resolve().parents[2] / "docs" / "exactness.md").read_text(encoding="utf8")
-        assert f"on 60 seeds (one thread beside two, 4 examples each, all {len(pinned_set())} comparisons" in " ".join(
-            text.split()
-        )
+        told = f"on 60 seeds (one thread beside two, 4 examples each, 36 of the {len(pinned_set())} comparisons"
+        assert told in " ".join(text.split())
         assert f"fewer than {most_false_alarms(counts):.1%} of".replace("%", " %") in " ".join(text.split())
 
 
