@@ -189,7 +189,7 @@ def test_drafts_of_another_text_turn_a_run_red(
 @pytest.mark.parametrize("gap", [0.0, NEAR_TIE_FLOAT32 / 2, 2 * NEAR_TIE_FLOAT32])
 def test_nobody_knows_what_follows_two_choices_that_are_near(gap: float) -> None:
     logits = torch.tensor([[[0.0, 1.0, 1.0 + gap]]])
-    stack: Any = SimpleNamespace(device="cpu", model=lambda **given: SimpleNamespace(logits=logits))
+    stack: Any = SimpleNamespace(device="cpu", model=lambda **given: SimpleNamespace(logits=logits, past_key_values=None))
     assert _first_choices_behind(stack, [5], 2) == ((2, 2) if gap > NEAR_TIE_FLOAT32 else None)
 
 
