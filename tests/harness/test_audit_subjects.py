@@ -16,11 +16,13 @@ from harness.core.settings import Settings
 from harness.exact.checks import passed_by
 from harness.exact.document import as_markdown, summarise
 from harness.exact.fit import evenness
+from harness.exact.ground import ModelGround
 from harness.exact.run import control_part, split
 from harness.exact.subjects import SIZES, Subject, own_subjects, zoo_subjects
 from harness.measures import verdicts
 from harness.measures.statistics import Estimate
 from harness.measures.verdicts import NOT_TESTED, Verdict, audit_folder, key_of, verdict_of
+from harness.models.fit import Models
 from harness.papers import TABLES
 from harness.papers.ppd.pipeline import _pipeline_columns
 from harness.run.refusals import THEIRS
@@ -386,3 +388,11 @@ def test_controls_stand_on_plain_arms_whatever_was_chosen() -> None:
     assert stage.drawn is not None
     assert (stage.ground.sampling.greedy, stage.drawn.sampling.greedy) == (True, False)
     assert control_part([one for one in chosen if not one.plain.sampling.greedy]) is None
+
+
+def test_rounded_weights_are_whole_in_half_precision() -> None:
+    """Fault: the audit of a pair with an int8 model was refused in the middle, by its control in half precision."""
+    ground = ModelGround(speculative(target="int8:org/model"), SIZES["own"], Models())
+    half = ground.in_dtype("bfloat16")
+    assert (half.plain.target.name, half.plain.dtype, half.models.dtype) == ("org/model", "bfloat16", "bfloat16")
+    assert ground.in_dtype("float32") is ground
