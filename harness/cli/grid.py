@@ -15,12 +15,11 @@ from harness.cli.run_experiments import arms_asked_for, check_flags, on_tested_r
 from harness.cli.run_flags import AXES
 from harness.cli.run_judged import judged, remarks, status_of
 from harness.core.errors import UsageError
-from harness.core.experiment import Comparison, ModelSpec, comparison_id
+from harness.core.experiment import ROUNDED, Comparison, ModelSpec, comparison_id
 from harness.papers.leviathan.speed import account
 from harness.report.grid import Point, write
 from harness.run.own_data import learned_lines
 from harness.run.plan import print_plan
-from harness.run.refusals import ROUNDED
 from harness.run.runner import Runner, pin
 from methods.parts import DRAFTERS
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from harness.cli.run_flags import read_options, refuse_unread, takes_of
 from harness.core.errors import UsageError
 from harness.core.experiment import (
+    ROUNDED,
     Comparison,
     DrafterSpec,
     EarlyProbe,
@@ -22,7 +23,7 @@ from harness.core.settings import checked_device, model_name, source_of
 from harness.models.names import is_encoder_decoder
 from harness.run.build import specs_of
 from harness.run.own_data import evaluated_source
-from harness.run.refusals import ROUNDED, THEIRS, check_attention
+from harness.run.refusals import THEIRS, check_attention
 from kernels.inputs import SamplingSpec
 from methods.options import options_class
 from methods.parts import METHODS

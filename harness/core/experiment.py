@@ -20,6 +20,7 @@ ZOO = "zoo:"  # a model's name begins with it where the zoo's is meant
 POCKET = "pocket:"  # and with this where a public model that `foretoken get` fetches is meant
 FOLDER = "folder"  # stands for the path of a folder of data in what is committed: fingerprints say what was in it
 TRANSLATED = ("tli", "slem")  # kinds of drafters whose model has another vocabulary than the target
+ROUNDED = "rounded"  # the kind of drafter whose model is the target with narrower weights
 UNSIGNED = ("limit", "repeats", "probes")  # how much, and what is measured over it
 LATER = ("graphs", "attention")  # fields that experiments did not always have: at its default such a one is not written down
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -81,6 +82,17 @@ class ModelSpec:
         return self.name if self.rounding is None else self.name.partition(":")[2]
 
     @property
+    def whole(self) -> "ModelSpec":
+        """Return the model whose weights are rounded, or this one."""
+        return replace(self, name=self.base)
+
+    @property
+    def narrower(self) -> "tuple[ModelSpec, ...]":
+        """Return the models of the same weights in fewer bytes."""
+        roundings = ROUNDINGS if self.rounding is None else ROUNDINGS[ROUNDINGS.index(self.rounding) + 1 :]
+        return tuple(replace(self, name=f"{rounding}:{self.base}") for rounding in roundings)
+
+    @property
     def zoo_name(self) -> str | None:
         """Return the name of a model of the zoo there, with the number of its training; None for any other model."""
         return self.base.removeprefix(ZOO) if self.base.startswith(ZOO) else None
@@ -96,7 +108,7 @@ class ModelSpec:
 class DrafterSpec:
     """A drafter of ``methods.parts.DRAFTERS``; ``model`` for "model" and "hierarchical" (whose own drafter is ``inner``).
 
-    For "rounded" ``model`` is the target with rounded weights, for "tli" and "slem" a model of another vocabulary, for the
+    For "rounded" ``model`` is the target with narrower weights, for "tli" and "slem" a model of another vocabulary, for the
     n-gram kinds the counted table, for "block" a block drafter, for "blockwise" trained heads.
     """
 
@@ -112,7 +124,12 @@ class DrafterSpec:
     @property
     def is_model(self) -> bool:
         """Say whether a language model drafts."""
-        return self.kind in ("model", "rounded", *TRANSLATED)
+        return self.kind in ("model", ROUNDED, *TRANSLATED)
+
+    @property
+    def alone(self) -> "DrafterSpec":
+        """Return a drafter that reads prompts itself: this one, or the model of one that goes on from what the target read."""
+        return DrafterSpec(kind="model", model=self.model) if self.kind == ROUNDED else self
 
     @property
     def models(self) -> list[ModelSpec]:
@@ -122,7 +139,7 @@ class DrafterSpec:
     @property
     def label(self) -> str:
         """Return what tells it from other drafters of the same target."""
-        if self.kind == "rounded":
+        if self.kind == ROUNDED:
             return f"rounded {self.name}"  # a model drafter may have the same model
         return self.name if self.is_model else self.kind
 

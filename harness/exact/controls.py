@@ -27,7 +27,7 @@ from harness.exact.checks import (
     check_ways,
     compare,
 )
-from harness.exact.ground import LONG, NUM_DRAFT, ModelGround, whole
+from harness.exact.ground import LONG, NUM_DRAFT, ModelGround
 from harness.models.loading import LoadedModel
 from harness.run.build import build_drafter
 from harness.run.decode import generate
@@ -457,7 +457,7 @@ def _by_samples(ground: ModelGround, control: _Control, draft: DrafterSpec) -> F
 
 def _by_replay(ground: ModelGround, control: _Control, draft: DrafterSpec) -> Finding:
     if ground.models.dtype not in WIDE_DTYPES and draft.model is not None:  # rounded weights have no half precision
-        draft = replace(draft, kind="model" if draft.kind == "rounded" else draft.kind, model=whole(draft.model))
+        draft = replace(draft.alone, model=draft.model.whole)
     method = _method(control, _drafting(control, ground, draft))
     session = control.session(ground.target.stack) if control.session else None
     limit = ground.target.stack.position_limit

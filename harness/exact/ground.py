@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from harness.core.experiment import Experiment, ModelSpec
+from harness.core.experiment import Experiment
 from harness.exact.fit import FALSE_ALARM, Laws, Sampled, draw_rows
 from harness.exact.law import Window, windows_of
 from harness.exact.subjects import Sizes
@@ -29,11 +29,6 @@ NUM_POSITIONS = NUM_DRAFT + 2  # sampled tokens: second rounds are tested too
 WINDOW_DRAFTS, WINDOW_TEXTS, TEXT_TOKENS = 2, 4, 24
 LONG, LONG_ROWS = 140, 2  # tokens and rows of a prompt's outputs that are replayed: caches have grown twice by then
 HALF_ROWS = 6  # rows in half precision: rounding may have moved each decision, so that each alone shows less
-
-
-def whole(spec: ModelSpec) -> ModelSpec:
-    """Return a model without the rounding of its weights."""
-    return replace(spec, name=spec.base)
 
 
 class Ground:
@@ -129,7 +124,7 @@ class ModelGround(Ground):
         """Return this ground, or one of the same models in another dtype; weights that are rounded are whole there."""
         if dtype == self.models.dtype or self.plain.dtype != "float32":
             return self
-        plain = self.plain.with_models(whole).replace(dtype=dtype)
+        plain = self.plain.with_models(lambda spec: spec.whole).replace(dtype=dtype)
         return ModelGround(plain, self.sizes, Models(self.models.device, dtype, self.plain.attention))
 
     @cached_property

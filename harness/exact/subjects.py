@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.core.experiment import DrafterSpec, Experiment, MethodSpec, ModelSpec
+from harness.core.experiment import ROUNDED, DrafterSpec, Experiment, MethodSpec, ModelSpec
 from harness.measures.verdicts import label_of, shown_sampling
 from harness.models.fit import knows_all_tokens
 from harness.models.loading import share_vocabulary
@@ -216,7 +216,7 @@ def zoo_subjects(scale: str, source: str, sizes: Sizes, seed: int = 0) -> list[S
     free = [DrafterSpec(kind="copy"), DrafterSpec(kind="suffix"), DrafterSpec(kind="random")]
     counted = [DrafterSpec(kind=kind, model=table) for kind in ("unigram", "bigram")]
     gpt_itself, t5_itself, whisper_itself = (
-        DrafterSpec(kind="rounded", model=ModelSpec(name=f"int8:zoo:{name}"))
+        DrafterSpec(kind=ROUNDED, model=ModelSpec(name=f"int8:zoo:{name}"))
         for name in ("gpt-target", "t5-base", "whisper-target")
     )
     small = _model("llama-draft-small")
@@ -252,7 +252,7 @@ def own_subjects(target: str, draft: str, task: str, source: str, sizes: Sizes, 
     both, one_vocabulary = is_encoder_decoder(spec, "toy", source), share_vocabulary(spec, drafting)
     plain = _plain(sizes, task, source, seed, spec, "t5" if both else "instruction")
     model = DrafterSpec(kind="model" if one_vocabulary else "tli", model=drafting)
-    own = [DrafterSpec(kind="rounded", model=drafting)] if drafting.rounding is not None and drafting.base == spec.base else []
+    own = [DrafterSpec(kind=ROUNDED, model=drafting)] if drafting in spec.narrower else []
     if hears(spec):
         return hearing(_Pair(name=spec.short, session=HEARS, plain=plain, drafters=(model, *own)))
     stacked = DrafterSpec(kind="hierarchical", model=model.model, inner=model)

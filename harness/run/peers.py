@@ -5,7 +5,7 @@ A peer is one of the ways in which transformers decodes: "generate" (no drafts; 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from harness.core.errors import UsageError
@@ -14,7 +14,7 @@ from harness.core.records import Record
 from harness.core.text import text_table
 from harness.measures.of_run import speedup, tokens_per_step
 from harness.measures.statistics import Estimate, Missing
-from harness.run.refusals import EXIT, LOOKUP, ROUNDED
+from harness.run.refusals import EXIT, LOOKUP
 
 EXPECTED = f"expected generate, assistant, {LOOKUP} or {EXIT}:LAYER"
 Arm = tuple[Experiment, Sequence[Record]]
@@ -55,8 +55,7 @@ def peer_method(name: str, method: MethodSpec, draft: DrafterSpec | None) -> Met
     if name == "assistant":
         if draft is None:
             raise UsageError("peer 'assistant': transformers drafts with a model of its own kind; give --draft")
-        lent = replace(draft, kind="model", options=None) if draft.kind == ROUNDED else draft
-        return _assisted(lent, method, schedule=_schedule(method))
+        return _assisted(draft.alone, method, schedule=_schedule(method))
     if name == LOOKUP:
         return _assisted(DrafterSpec(kind=LOOKUP), method)
     kind, _, layer = name.partition(":")

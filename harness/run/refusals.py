@@ -4,11 +4,10 @@ And records that cannot be those of what is run.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from harness.core import plugins
 from harness.core.errors import UsageError
-from harness.core.experiment import ZOO, DrafterSpec, Experiment, MemoryProbe, MethodSpec, ModelSpec, RuleTimesProbe
+from harness.core.experiment import ROUNDED, ZOO, DrafterSpec, Experiment, MemoryProbe, MethodSpec, ModelSpec, RuleTimesProbe
 from harness.core.records import Key, Record
 from harness.models.files import load_config
 from harness.models.fit import check_role, foreign_heads, no_block_heads
@@ -16,7 +15,6 @@ from harness.models.loading import check_has_attention
 from harness.models.names import recipe_named, runs_by_transformers
 from harness.zoo.descriptions import BlockwiseRecipe, DrafterRecipe
 from harness.zoo.recipes import AnyRecipe
-from kernels.inputs import ROUNDINGS
 from methods.cores import num_cores
 from methods.options import values_of
 from methods.parts import DRAFTERS, METHODS, RULES, SCHEDULES
@@ -35,7 +33,6 @@ STATIC = {  # what decodes with graphs, by field: sessions that were built for i
     "drafter": ("model", "copy", "suffix", "random", "unigram", "bigram"),
     "schedule": ("constant", "sweep"),
 }
-ROUNDED = "rounded"  # the kind of drafter that is the target with rounded weights
 THEIRS = (LOOKUP, EXIT)  # kinds of drafters that only transformers' loop has
 
 
@@ -141,18 +138,16 @@ def check_recipes(experiment: Experiment) -> None:
 
 def check_rounded(draft: ModelSpec | None, target: ModelSpec) -> None:
     """UsageError unless the draft of drafter "rounded" is the target with narrower weights, of a target on one device."""
-    whole = replace(target, name=target.base)
     if target.device_map is not None:
         raise UsageError(
             f"device_map {target.device_map!r}: drafter {ROUNDED!r} drafts on one device; leave it out or take another drafter"
         )
-    narrower = ROUNDINGS[ROUNDINGS.index(target.rounding) + 1 :] if target.rounding else ROUNDINGS
-    if not narrower:
-        raise UsageError(f"target {target.name}: drafter {ROUNDED!r} has no narrower weights than these; expected {whole.name}")
-    if draft is None or draft.rounding not in narrower or replace(draft, name=draft.base) != whole:
+    if not target.narrower:
+        raise UsageError(f"target {target.name}: drafter {ROUNDED!r} has no narrower weights; expected {target.base}")
+    if draft not in target.narrower:
         named = "none" if draft is None else " at ".join(filter(None, (draft.name, draft.revision)))
         at = "" if target.revision is None else f" at {target.revision}"
-        names = " or ".join(f"{rounding}:{whole.name}" for rounding in narrower)
+        names = " or ".join(one.name for one in target.narrower)
         raise UsageError(f"draft {named}: drafter {ROUNDED!r} drafts with the target's own weights; expected {names}{at}")
 
 

@@ -48,7 +48,7 @@ class ContinuingSession(ModelSession):
 
 
 class RoundedDrafter(ModelDrafter):
-    """Self-speculation by rounding: drafts are the target's own, but for what its weights lose, and read no prompt of theirs.
+    """Self-speculation by rounding: the target drafts for itself, with narrower weights, and reads no prompt for that.
 
     As QuantSpec (Tiwari et al. 2025), whose draft has 4-bit weights and a 4-bit cache. Differs from it: the cache is in full
     precision, and what stands is not copied from the target's; the draft's own keys and values of the output stay.

@@ -82,8 +82,9 @@ def test_a_users_pair_needs_no_training(shared: Path) -> None:
     assert {drafter.kind for drafter in drafters} == {"model", "hierarchical", "copy", "suffix", "random", "prompt-lookup"}
     assert {subject.method.values.get("rule") for subject in found} >= set(KERNELS)
     assert "ppd" in {subject.method.name for subject in found}
-    for draft, audited in ((f"int8:{folders[0]}", True), (f"int8:{folders[1]}", False)):  # the target's own, another's
-        found = own_subjects(folders[0], draft, "text", "toy", SIZES["own"])
+    rounded = [("", "int8:", True), ("bf16:", "int8:", True), ("int8:", "int8:", False), ("int8:", "bf16:", False)]
+    for target, draft, audited in rounded:  # of one model
+        found = own_subjects(target + folders[0], draft + folders[0], "text", "toy", SIZES["own"])
         drafters = [subject.method.drafter for subject in found if subject.method.drafter is not None]
         assert ("rounded" in {drafter.kind for drafter in drafters}) is audited
 

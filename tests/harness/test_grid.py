@@ -169,16 +169,8 @@ def test_the_targets_own_draft_needs_no_name_in_a_grid(
     models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], drafters: str, drafted: tuple[str, ...]
 ) -> None:
     """Fault: it was asked for --draft, or took the one that another drafter has for its own."""
-    words = (
-        "--method",
-        "speculative",
-        "--drafter",
-        drafters,
-        "--gamma",
-        "2",
-        *drafted,
-        *([models["draft"]] if drafted else []),
-    )
+    named = [*drafted, *([models["draft"]] if drafted else [])]
+    words = ("--method", "speculative", "--drafter", drafters, "--gamma", "2", *named)
     assert main([*command(models, tmp_path, *words), "--dry-run"]) == 0
     assert f"int8:{models['target']}" in capsys.readouterr().out
 

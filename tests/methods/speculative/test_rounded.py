@@ -79,9 +79,8 @@ def test_what_a_session_lends_is_what_it_would_read_anew(models: Models, name: s
     session, untouched = ModelSession(target.stack), ModelSession(target.stack)
     pending = session.prefill(inputs)
     rows = torch.tensor([[pending[0], *OUTPUT[:3]], [pending[1], *OUTPUT[3:]]])
-    anew = drafter.session
-    assert anew.prefill(inputs) == pending == untouched.prefill(inputs)
-    expected = anew.extend(rows)
+    assert drafter.session.prefill(inputs) == pending == untouched.prefill(inputs)  # nothing is lent: it is read anew
+    expected = drafter.session.extend(rows)
     drafter.read(session)
     assert drafter.session.prefill(inputs) == pending
     assert torch.equal(drafter.session.extend(rows), expected)
@@ -135,26 +134,16 @@ def test_other_layers_are_refused(models: Models) -> None:
 
 
 TARGET, PINNED = ModelSpec(name="org/model"), ModelSpec(name="org/model", revision="a")
+INT8 = ModelSpec(name="int8:org/model")
+OWN = "drafter 'rounded' drafts with the target's own weights; expected bf16:org/model or int8:"
 MISNAMED = [
-    (
-        TARGET,
-        None,
-        "draft none: drafter 'rounded' drafts with the target's own weights; expected bf16:org/model or int8:org/model",
-    ),
-    (TARGET, ModelSpec(name="org/model"), "draft org/model: drafter 'rounded' drafts with the target's own weights"),
-    (TARGET, ModelSpec(name="int8:org/other"), "draft int8:org/other: drafter 'rounded' drafts with the target's own weights"),
-    (TARGET, ModelSpec(name="int8:org/model", untrained=True), "draft int8:org/model: drafter 'rounded' drafts with"),
-    (PINNED, ModelSpec(name="int8:org/model", revision="b"), "expected bf16:org/model or int8:org/model at a"),
-    (
-        ModelSpec(name="int8:org/model"),
-        ModelSpec(name="int8:org/model"),
-        "has no narrower weights than these; expected org/model",
-    ),
-    (
-        replace(TARGET, device_map="auto"),
-        ModelSpec(name="int8:org/model"),
-        "device_map 'auto': drafter 'rounded' drafts on one",
-    ),
+    (TARGET, None, f"draft none: {OWN}org/model"),
+    (TARGET, TARGET, f"draft org/model: {OWN}org/model"),
+    (TARGET, ModelSpec(name="int8:org/other"), f"draft int8:org/other: {OWN}org/model"),
+    (TARGET, replace(INT8, untrained=True), f"draft int8:org/model: {OWN}org/model"),
+    (PINNED, replace(INT8, revision="b"), f"draft int8:org/model at b: {OWN}org/model at a"),
+    (INT8, INT8, "target int8:org/model: drafter 'rounded' has no narrower weights; expected org/model"),
+    (replace(TARGET, device_map="auto"), INT8, "device_map 'auto': drafter 'rounded' drafts on one device"),
 ]
 
 
