@@ -100,13 +100,14 @@ def _room(experiment: Experiment, model: LoadedModel) -> int | None:
 
 
 def _encode(task: Task, example: Example, experiment: Experiment, model: LoadedModel) -> tuple[int, ...]:
-    text = _render(task, example, experiment)
+    text = rendered(task, example, experiment)
     if experiment.chat_template:
         return model.encode_chat(text)
     return model.encode(text)
 
 
-def _render(task: Task, example: Example, experiment: Experiment) -> str:
+def rendered(task: Task, example: Example, experiment: Experiment) -> str:
+    """Return a prompt as text: the task's own, or a user's template. UsageError names a field that it cannot show."""
     if experiment.prompt_template is None:
         return task.prompt(example, "t5" if experiment.prompt_style == "t5" else "instruction")
     fields = _fields(experiment.prompt_template)
@@ -149,12 +150,12 @@ def _cut_longest_field(
     Of a text that its reference goes on with, words are dropped from its beginning. Where not even one word fits, as of
     languages that part none, characters are dropped.
     """
-    whole = _render(task, example, experiment)
+    whole = rendered(task, example, experiment)
 
     def with_field(name: str, text: str) -> Example:
         return replace(example, inputs={**example.inputs, name: text})
 
-    shown = [name for name in example.inputs if _render(task, with_field(name, ""), experiment) != whole]
+    shown = [name for name in example.inputs if rendered(task, with_field(name, ""), experiment) != whole]
     if not shown:
         raise UsageError(f"max_input_tokens {room}: the prompt exceeds it and shows no field that could be cut; give more")
     name = max(shown, key=lambda field: len(example.inputs[field]))

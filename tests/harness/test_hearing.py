@@ -19,6 +19,7 @@ from transformers.models.whisper.tokenization_whisper import _find_longest_commo
 from harness.cli.main import main
 from harness.core.errors import UsageError
 from harness.core.experiment import Comparison, DrafterSpec, Experiment, MethodSpec, ModelSpec, OverlapProbe
+from harness.models import loading
 from harness.models.fit import check_pair
 from harness.models.loading import Listener, LoadedModel, load_model
 from harness.models.names import pin_model
@@ -182,6 +183,28 @@ def test_a_text_that_its_tokens_do_not_give_is_a_fault(
     runner = Runner(tmp_path, quiet=True)
     runner.run(Comparison((arm,)))
     assert "text" in [one.divergence.what for one in runner.records(arm) if one.divergence is not None]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda samples, size: windows_of(samples, size)[: max(1, len(samples) // size)],
+        lambda samples, size: [samples[start : start + size] for start in range(0, len(samples), size)],
+        lambda samples, size: windows_of(samples, size)[::-1],
+    ],
+    ids=["the last is left out", "none overlaps", "the last first"],
+)
+def test_windows_that_are_not_transformers_are_a_fault(
+    whisper: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., list[np.ndarray]]
+) -> None:
+    """Every arm hears the same wrong windows, and writes what the target gives for them."""
+    source = str(recordings(tmp_path, {"short": 2, "longer": 7}))
+    monkeypatch.setattr(loading, "windows_of", wrong)
+    runner = Runner(tmp_path / "records", quiet=True)
+    arm = pin(plain(source=source, limit=2))
+    runner.run(Comparison((arm,)))
+    found = {one.example: one.divergence.what for one in runner.records(arm) if one.divergence is not None}
+    assert found == {"longer": "window of the recording"}
 
 
 def test_drafts_behind_the_end_of_an_earlier_window_do_not_count_in_a_record(whisper: LoadedModel) -> None:

@@ -260,7 +260,7 @@ def text_cut_at_its_end(patch: Patch) -> None:
 
 
 def braces_kept(patch: Patch) -> None:
-    patch.setattr(prompts, "_render", lambda task, example, asked: asked.prompt_template or task.prompt(example, "t5"))
+    patch.setattr(prompts, "rendered", lambda task, example, asked: asked.prompt_template or task.prompt(example, "t5"))
 
 
 def windows_further_apart(patch: Patch) -> None:

@@ -17,7 +17,7 @@ from harness.exact.run_verdict import judge_run
 from harness.measures.of_run import output_perplexity, speedup
 from harness.measures.statistics import Missing
 from harness.models.fit import Models
-from harness.models.loading import load_model
+from harness.models.loading import LoadedModel, load_model
 from harness.models.names import pin_model
 from harness.run.comparison import Replay
 from harness.run.prompts import examples_of, make_prompt
@@ -64,14 +64,13 @@ def run(
     sampled: dict | None = None,
     **fields: object,
 ) -> tuple[dict, list[list[Record]]]:
-    settings: dict[str, Any] = {"task": "text", "target": ModelSpec(name="zoo:gpt-target")} | fields
+    settings: dict[str, Any] = {"task": "text", "target": ModelSpec(name="zoo:gpt-target"), "max_input_tokens": 64} | fields
     plain = Experiment(
         profile="test",
         method=MethodSpec(name="autoregressive"),
         sampling=Sampling(**(sampled or {"temperature": temperature})),
         limit=3,
         max_new_tokens=tokens,
-        max_input_tokens=64,
         ignore_eos=True,
         num_threads=1,
         **settings,
@@ -581,6 +580,45 @@ def test_a_lossy_arm_is_read_too_and_its_texts_perplexity_shown(tmp_path: Path) 
         logits = target.stack.model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].double()
         nats -= float(logits.log_softmax(-1)[range(len(tokens)), tokens].sum())
     assert ours.value == pytest.approx(math.exp(nats / 90), rel=1e-4)
+
+
+@pytest.mark.parametrize("target", ["gpt-target", "t5-base"])
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (lambda tokens: tokens[:-1], {"token of the prompt"}),
+        (lambda tokens: tokens[1:], {"token of the prompt"}),
+        (lambda tokens: tokens[:3] + tokens[4:], {"token of the prompt"}),
+        (lambda tokens: tokens, set()),
+    ],
+    ids=["no end", "no beginning", "one left out", "none"],
+)
+def test_a_prompt_that_is_not_transformers_is_a_fault(
+    change: Callable[[tuple[int, ...]], tuple[int, ...]],
+    seen: set[str],
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every arm reads the same wrong prompt, and writes what the target gives for it."""
+    encode = LoadedModel.encode
+    monkeypatch.setattr(LoadedModel, "encode", lambda own, text: change(encode(own, text)))
+    method = TRANSLATES if target == "t5-base" else None
+    _, records = run(tmp_path, 0.0, method, tokens=6, target=ModelSpec(name=f"zoo:{target}"), max_input_tokens=None)
+    said = {one.divergence.what for arm in records for one in arm if one.divergence is not None}
+    assert said == seen
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["none", "the end"])
+def test_a_prompt_that_was_cut_still_has_its_end(lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: no end token behind a source that was cut to fit."""
+    encode = LoadedModel.encode
+    shorter = lambda tokens: tokens[: len(tokens) - lost]  # noqa: E731
+    monkeypatch.setattr(LoadedModel, "encode", lambda own, text: shorter(encode(own, text)))
+    _, records = run(tmp_path, 0.0, TRANSLATES, tokens=6, target=ModelSpec(name="zoo:t5-base"), max_input_tokens=40)
+    said = {one.divergence.what for arm in records for one in arm if one.divergence is not None}
+    assert any(one.truncated_tokens for one in records[0])
+    assert said == ({"token of the prompt"} if lost else set())
 
 
 def test_none_and_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from harness.run.replay.decisions import (
     written_on,
 )
 from harness.run.replay.drafts import Drafts, Sampled, asked_again, pending_of, rounds_of
+from harness.run.replay.inputs import misread
 from harness.run.replay.lossy import is_said_again, tolerated
 from harness.run.replay.nested import NestedDrafts
 from harness.run.replay.reading import HALF, SAMPLE, Reader, ends_said, law_of, numbers_of, seed_said
@@ -66,8 +67,10 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
 
     A fault takes the place of a near-tie, and says what is wrong where plain decoding says another text. Windows of a recording
     are read one after another. What does not fit into memory, and a recording with a window that says nothing, is not read;
-    that its text is what its tokens say is looked at anyway.
+    that its text is what its tokens say is looked at anyway. Of a prompt that is not the example's nothing else is said.
     """
+    if what := misread(experiment, prompt, reader.target):
+        return dataclasses.replace(record, divergence=_divergence(Decision(0, what, 1.0, 0.0)))
     outputs = outputs_of(experiment, prompt, record.tokens or [], reader.target)
     rounds = record.steps.rounds(record.stop_reason) if record.steps else []
     decisions, nats, start, fault = list[int](), 0.0, 0, record.divergence
