@@ -53,7 +53,8 @@ constexpr long LINE_BYTES = 64;
 constexpr long FEW = 4 * MOST_ROWS;   // rows: for more a tile of the weight is worth a copy
 constexpr long MOST_KEPT = 1L << 20;  // numbers of a buffer that a thread keeps for its next call
 constexpr long SHARED = 1L << 15;     // numbers of the smallest weight that is worth a second thread
-constexpr long FAR = 1L << 19;        // numbers of the smallest weight whose lines one row touches twice: see `add_tile`
+constexpr long NEAR = 1L << 19;       // numbers of the largest weight that a core's caches may hold
+constexpr int MOST_AGAIN = 5;         // rows: more than these find no use in lines that are read again
 
 template <typename Number>
 struct Vector {
@@ -167,7 +168,9 @@ constexpr int vectors(int rows) {
 // Keep a vector of the weight in a register: a compiler that finds it cheap to read again does so for every row.
 template <typename Number>
 inline void keep(typename Vector<Number>::type& value) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+  asm("" : "+v"(value));
+#elif defined(__AVX2__)
   asm("" : "+x"(value));
 #else
   (void)value;
@@ -177,9 +180,12 @@ inline void keep(typename Vector<Number>::type& value) {
 // Add the products of ROWS rows with COUNT vectors of columns of the weight. Behind its rows those of the tile `next` are needed: they
 // are asked for into the second cache, which has more room for what is on its way than the first (tried on AMD's processors too: on two
 // threads of a Zen 5 it is all the same, on one 4 to 8 rows take 5 to 10 % longer by way of the first). Columns with scales are summed
-// by themselves first. One row reads each line by one instruction where a vector fills a line, and took 12 to 16 % longer on a Zen 4
-// than two rows, which read it by two: so it `touches` every line once more. In the caches that only costs (5 %).
-template <int ROWS, int COUNT, bool touches, typename Number, typename Stored>
+// by themselves first.
+//
+// A vector that is a line is kept in a register, or read `again` by every row, and by one row alone twice. Measured on a Zen 4: from
+// its caches 2 and 4 rows take 1.2 and 1.8 times as long with lines that are read again, as each takes the core a whole cycle; from
+// memory lines that are read once take 1 to 4 rows 10 to 14 % longer, for whatever reason.
+template <int ROWS, int COUNT, bool again, typename Number, typename Stored>
 __attribute__((always_inline))
 inline void add_tile(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
                      long out_stride, const Stored* next, const Number* scales) {
@@ -197,12 +203,11 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
 #pragma GCC unroll 16
     for (int i = 0; i < COUNT; i++) {
       values[i] = widened(from + i * SIZE);
-      if (ROWS > 1) keep<Number>(values[i]);
+      if (ROWS > 1 && !again) keep<Number>(values[i]);
+      if (ROWS == 1 && again) (void)*(const volatile char*)(from + i * SIZE);
     }
     // From its end: where a tile is narrower than a line, the line that it begins in was asked for with the tile before.
     for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, 2);
-    if constexpr (touches)
-      for (int i = 0; i < COUNT; i++) (void)*(const volatile char*)(from + i * SIZE);
 #pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) {
       const Lanes factor = everywhere(rows[row * row_stride + k]);
@@ -223,18 +228,18 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
 }
 
 // Add the products with columns: COUNT vectors at a time, what is left with half as many, at last single columns.
-template <int ROWS, int COUNT, bool touches, typename Number, typename Stored>
+template <int ROWS, int COUNT, bool again, typename Number, typename Stored>
 void add_columns(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
                  long out_stride, long columns, const Number* scales) {
   constexpr long TILE = COUNT * Vector<Number>::SIZE;
   long column = 0;
   for (; column + TILE <= columns; column += TILE)
-    add_tile<ROWS, COUNT, touches>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
-                          column + 2 * TILE <= columns ? weight + column + TILE : weight + DEPTH * stride,
-                          SCALED<Stored> ? scales + column : nullptr);
+    add_tile<ROWS, COUNT, again>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
+                                 column + 2 * TILE <= columns ? weight + column + TILE : weight + DEPTH * stride,
+                                 SCALED<Stored> ? scales + column : nullptr);
   if constexpr (COUNT > 1)
-    add_columns<ROWS, COUNT / 2, touches>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
-                                          columns - column, SCALED<Stored> ? scales + column : nullptr);
+    add_columns<ROWS, COUNT / 2, again>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
+                                        columns - column, SCALED<Stored> ? scales + column : nullptr);
   else
     for (long k = 0; k < depth; k++)  // outside, or compilers round the first of a sum's terms otherwise than its last
       for (int row = 0; row < ROWS; row++)
@@ -249,10 +254,10 @@ void add_columns(const Number* rows, long row_stride, const Stored* weight, long
 }
 
 // `add_columns` for 1, 2, ... rows.
-template <typename Number, typename Stored, int... fewer>
+template <bool again, typename Number, typename Stored, int... fewer>
 constexpr auto by_count(std::integer_sequence<int, fewer...>) {
-  return std::array<decltype(&add_columns<1, 1, false, Number, Stored>), sizeof...(fewer)>{
-      add_columns<fewer + 1, vectors(fewer + 1), false, Number, Stored>...};
+  return std::array<decltype(&add_columns<1, 1, again, Number, Stored>), sizeof...(fewer)>{
+      add_columns<fewer + 1, vectors(fewer + 1), (again && fewer < MOST_AGAIN), Number, Stored>...};
 }
 
 // The size of equal groups of rows that fit into registers.
@@ -263,8 +268,11 @@ inline long group_size(long count) {
 
 template <typename Number, typename Stored = Number>
 void add(long count, const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
-         long out_stride, long columns, const Number* scales = nullptr) {
-  static constexpr auto by_rows = by_count<Number, Stored>(std::make_integer_sequence<int, MOST_ROWS>());
+         long out_stride, long columns, const Number* scales = nullptr, bool far = false) {
+  constexpr bool is_line = VECTOR_BYTES == LINE_BYTES && sizeof(Stored) == sizeof(Number);
+  static constexpr std::make_integer_sequence<int, MOST_ROWS> rows_of;
+  static constexpr auto near_by = by_count<false, Number, Stored>(rows_of), far_by = by_count<is_line, Number, Stored>(rows_of);
+  const auto& by_rows = far ? far_by : near_by;
   const long most = group_size(count);
   for (long first = 0; first < count; first += most)
     by_rows[std::min(count - first, most) - 1](rows + first * row_stride, row_stride, weight, stride, depth,
@@ -343,7 +351,6 @@ struct Columns {
 template <typename Stored, typename Number>
 void multiply_stored(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto,
                      Number* out, long from, long to, Columns columns) {
-  constexpr bool touches = VECTOR_BYTES == LINE_BYTES && sizeof(Stored) == sizeof(Number);
   const long all = columns.last - columns.first, strips = (all + STRIP - 1) / STRIP;
   const long each = strips ? ((all + strips - 1) / strips + LINE - 1) / LINE * LINE : LINE;
   const Stored* weight = (const Stored*)product.weight;
@@ -353,16 +360,9 @@ void multiply_stored(const Product<Number>& product, const Number* rows, long ro
       const long place = row * product.width + first;
       begin(onto ? onto + place : nullptr, product.bias && !from ? product.bias + first : nullptr, out + place, width);
     }
-    for (long k = from; k < to; k += DEPTH) {
-      const Number* scales = SCALED<Stored> ? product.scales + first : nullptr;
-      const Stored* block = weight + k * product.stride + first;
-      const long depth = std::min(DEPTH, to - k);
-      if (touches && count == 1 && product.depth * product.width >= FAR)
-        add_columns<1, vectors(1), touches>(rows + k, row_stride, block, product.stride, depth, out + first, product.width, width,
-                                            scales);
-      else
-        add(count, rows + k, row_stride, block, product.stride, depth, out + first, product.width, width, scales);
-    }
+    for (long k = from; k < to; k += DEPTH)
+      add(count, rows + k, row_stride, weight + k * product.stride + first, product.stride, std::min(DEPTH, to - k), out + first,
+          product.width, width, SCALED<Stored> ? product.scales + first : nullptr, product.depth * product.width > NEAR);
   }
 }
 
