@@ -150,20 +150,14 @@ def _cut_longest_field(
     Of a text that its reference goes on with, words are dropped from its beginning. Where not even one word fits, as of
     languages that part none, characters are dropped.
     """
-    whole = rendered(task, example, experiment)
-
-    def with_field(name: str, text: str) -> Example:
-        return replace(example, inputs={**example.inputs, name: text})
-
-    shown = [name for name in example.inputs if rendered(task, with_field(name, ""), experiment) != whole]
-    if not shown:
+    name = longest_field(task, example, experiment)
+    if name is None:
         raise UsageError(f"max_input_tokens {room}: the prompt exceeds it and shows no field that could be cut; give more")
-    name = max(shown, key=lambda field: len(example.inputs[field]))
 
     def cut_to_fit(parts: Sequence[str], between: str) -> tuple[int, tuple[int, ...]]:
         def encoded(count: int) -> tuple[int, ...]:
             kept = parts[len(parts) - count :] if task.continues_prompt else parts[:count]
-            return _encode(task, with_field(name, between.join(kept)), experiment, model)
+            return _encode(task, with_field(example, name, between.join(kept)), experiment, model)
 
         keep = _largest(len(parts), lambda count: len(encoded(count)) <= room)
         return (0, ()) if keep is None else (keep, encoded(keep))
@@ -176,6 +170,17 @@ def _cut_longest_field(
             f"max_input_tokens {room}: the prompt of example {example.id!r} exceeds it without any {name!r}; give more"
         )
     return len(_encode(task, example, experiment, model)) - len(tokens), tokens
+
+
+def longest_field(task: Task, example: Example, experiment: Experiment) -> str | None:
+    """Return the name of the longest field that the prompt shows, which is cut where it is too long; None: it shows none."""
+    whole = rendered(task, example, experiment)
+    shown = [name for name in example.inputs if rendered(task, with_field(example, name, ""), experiment) != whole]
+    return max(shown, key=lambda field: len(example.inputs[field]), default=None)
+
+
+def with_field(example: Example, name: str, text: str) -> Example:
+    return replace(example, inputs={**example.inputs, name: text})
 
 
 def _largest(high: int, fits: Callable[[int], bool]) -> int | None:

@@ -19,6 +19,7 @@ from harness.measures.statistics import Missing
 from harness.models.fit import Models
 from harness.models.loading import LoadedModel, load_model
 from harness.models.names import pin_model
+from harness.run import prompts
 from harness.run.comparison import Replay
 from harness.run.prompts import examples_of, make_prompt
 from harness.run.replay import Reader, is_replayed, outputs, reading
@@ -359,6 +360,7 @@ def test_a_fault_stays_where_a_later_window_does_not_fit_into_memory(monkeypatch
     monkeypatch.setattr(outputs, "outputs_of", lambda *arguments: [[1, 2], [3]])
     monkeypatch.setattr(outputs, "replay", replayed)
     monkeypatch.setattr(outputs, "seed_said", lambda *arguments: 0)
+    monkeypatch.setattr(outputs, "misread", lambda *arguments: None)
     read = SimpleNamespace(target=None, read=lambda *arguments: SimpleNamespace(nats=lambda tokens: 1.0))
     prompt = SimpleNamespace(windows=lambda: [0, 1], example=SimpleNamespace(id="a"))
     record = Record(signature="s", example="a", repeat=0, status="ok", tokens=[1, 2, 3], stop_reason="eos")
@@ -609,16 +611,46 @@ def test_a_prompt_that_is_not_transformers_is_a_fault(
     assert said == seen
 
 
-@pytest.mark.parametrize("lost", [0, 1], ids=["none", "the end"])
-def test_a_prompt_that_was_cut_still_has_its_end(lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault: no end token behind a source that was cut to fit."""
-    encode = LoadedModel.encode
-    shorter = lambda tokens: tokens[: len(tokens) - lost]  # noqa: E731
-    monkeypatch.setattr(LoadedModel, "encode", lambda own, text: shorter(encode(own, text)))
-    _, records = run(tmp_path, 0.0, TRANSLATES, tokens=6, target=ModelSpec(name="zoo:t5-base"), max_input_tokens=40)
-    said = {one.divergence.what for arm in records for one in arm if one.divergence is not None}
-    assert any(one.truncated_tokens for one in records[0])
-    assert said == ({"token of the prompt"} if lost else set())
+CHAT = "{% for turn in messages %}<|im|>{{ turn.content }}<|im|>{% endfor %}{% if add_generation_prompt %} Answer:{% endif %}"
+
+
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["cut as it is", "cut at its end"])
+@pytest.mark.parametrize(
+    ("target", "settings"),
+    [
+        ("t5-base", {"task": "squad", "prompt_style": "t5"}),
+        ("gpt-target", {"task": "cnndm"}),
+        ("gpt-target", {"task": "squad", "prompt_template": "{context}\\nQ: {question}\\nA:"}),
+        ("gpt-target", {"task": "cnndm", "chat_template": True, "max_input_tokens": 72}),
+        ("gpt-target", {"task": "text", "max_input_tokens": 8}),
+    ],
+    ids=["end token", "instruction", "template", "chat", "continued"],
+)
+def test_a_prompt_that_was_cut_keeps_what_stands_around_its_field(
+    is_wrong: bool, target: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: the last tokens were left out, end token, question or the answer's beginning among them; all arms alike."""
+
+    def loaded(*arguments: Any, **keywords: Any) -> LoadedModel:
+        made = load_model(*arguments, **keywords)
+        made.tokenizer.chat_template = CHAT
+        return made
+
+    def cut_at_its_end(task: Any, example: Any, experiment: Any, model: LoadedModel, room: int) -> tuple[int, tuple[int, ...]]:
+        whole = prompts._encode(task, example, experiment, model)
+        return len(whole) - room, whole[:room]
+
+    monkeypatch.setattr("harness.models.fit.load_model", loaded)
+    if is_wrong:
+        monkeypatch.setattr(prompts, "_cut_longest_field", cut_at_its_end)
+    method = TRANSLATES if target == "t5-base" else None
+    _, records = run(
+        tmp_path, 0.0, method, tokens=4, target=ModelSpec(name=f"zoo:{target}"), **{"max_input_tokens": 40} | settings
+    )
+    cut = [one for arm in records for one in arm if one.truncated_tokens]
+    assert cut
+    said = [one.divergence.what if one.divergence is not None else None for one in cut]
+    assert said == ["token of the prompt" if is_wrong and settings["task"] != "text" else None] * len(cut)
 
 
 def test_none_and_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

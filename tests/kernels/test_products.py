@@ -45,7 +45,7 @@ def test_every_row_is_the_product_whatever_the_number_of_rows(
     stored = None if rounding is None else narrow(weight, rounding)
     truth_weight = weight.double() if rounding is None else rounded(weight, rounding).double()
     bias = torch.randn(width, dtype=dtype, generator=generator)
-    for count in (1, 2, 3, 7, 8, 9, 13, 14, 15, 17, 57, 75):
+    for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 17, 57, 75):
         rows = torch.randn(count, depth + 2, dtype=dtype, generator=generator)[:, :depth]
         onto = torch.randn(count, width, dtype=dtype, generator=generator)
         for product, own_bias in ((compiled_product(weight, None, stored), 0), (compiled_product(weight, bias, stored), bias)):

@@ -69,14 +69,14 @@ def replay_record(record: Record, experiment: Experiment, method: Method, prompt
     are read one after another. What does not fit into memory, and a recording with a window that says nothing, is not read;
     that its text is what its tokens say is looked at anyway. Of a prompt that is not the example's nothing else is said.
     """
-    if what := misread(experiment, prompt, reader.target):
-        return dataclasses.replace(record, divergence=_divergence(Decision(0, what, 1.0, 0.0)))
     outputs = outputs_of(experiment, prompt, record.tokens or [], reader.target)
     rounds = record.steps.rounds(record.stop_reason) if record.steps else []
     decisions, nats, start, fault = list[int](), 0.0, 0, record.divergence
     if record.text is not None and record.text != text_said(outputs, reader.target):
         fault = _divergence(Decision(0, "text", 1.0, 0.0))
     try:
+        if what := misread(experiment, prompt, reader.target):
+            return dataclasses.replace(record, divergence=_divergence(Decision(0, what, 1.0, 0.0)))
         for window, (inputs, tokens) in enumerate(zip(prompt.windows(), outputs, strict=False)):
             if not tokens:
                 return dataclasses.replace(record, divergence=fault)
