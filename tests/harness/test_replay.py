@@ -26,6 +26,7 @@ from harness.run.replay import Reader, is_replayed, outputs, reading
 from harness.run.replay.blocks import blocks
 from harness.run.replay.decisions import Decision, acceptances
 from harness.run.replay.drafts import Sampled, asked_again, rounds_of
+from harness.run.replay.inputs import misread
 from harness.run.replay.outputs import Replayed, misended
 from harness.run.runner import Runner, pin
 from harness.zoo.build import ensure
@@ -651,6 +652,15 @@ def test_a_prompt_that_was_cut_keeps_what_stands_around_its_field(
     assert cut
     said = [one.divergence.what if one.divergence is not None else None for one in cut]
     assert said == ["token of the prompt" if is_wrong and settings["task"] != "text" else None] * len(cut)
+
+
+def test_a_chat_template_that_writes_the_date_is_not_asked_again() -> None:
+    """A run that began yesterday has yesterday's date in its prompts."""
+    tokenizer = SimpleNamespace(get_chat_template=lambda: "{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}")
+    prompt: Any = SimpleNamespace(listener=None, truncated_tokens=0, tokens=(1, 2))
+    experiment: Any = SimpleNamespace(chat_template=True)
+    target: Any = SimpleNamespace(tokenizer=tokenizer)
+    assert misread(experiment, prompt, target) is None
 
 
 def test_none_and_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

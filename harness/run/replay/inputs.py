@@ -10,7 +10,7 @@ from harness.run.prompts import Prompt, longest_field, rendered, with_field
 from tasks import get_task
 from tasks.base import Recording
 
-MARK = "\ue000"  # in the place of a field: no text has this character
+MARK = "\ue000"  # in the place of a field: a character for private use
 
 
 def misread(experiment: Experiment, prompt: Prompt, target: LoadedModel) -> str | None:
