@@ -84,11 +84,14 @@ def with_noise(samples: np.ndarray, snr_db: float, seed: Sequence[int]) -> np.nd
 
 
 def windows_of(samples: np.ndarray, size: int) -> list[np.ndarray]:
-    """Cut samples into windows of at most ``size`` that begin two thirds of a window apart; the last ends with the samples."""
+    """Cut samples into windows of at most ``size``, each sharing a third with the one before; the last ends the samples."""
     return [samples[start : start + size] for start in starts_of(len(samples), size)]
 
 
 def starts_of(num_samples: int, size: int) -> range:
-    """Return the first sample of every window of ``size``."""
-    hop = size - size // 3
+    """Return the first sample of every window of ``size``.
+
+    Neighbours share two sixths of a window, each rounded as transformers' pipeline rounds its default stride.
+    """
+    hop = size - 2 * round(size / 6)
     return range(0, max(1, num_samples - size + hop), hop)

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 import torch
 from fuzz_models import save_whisper
-from transformers import WhisperFeatureExtractor
+from transformers import Pipeline, WhisperFeatureExtractor, pipeline
 from transformers.models.whisper.tokenization_whisper import _find_longest_common_sequence
 
 from harness.cli.main import main
@@ -50,6 +50,11 @@ def whisper(zoo_cache: Path) -> LoadedModel:
     return load_model(pin_model(TARGET, "test", "toy"))
 
 
+@pytest.fixture(scope="module")
+def hearing(whisper: LoadedModel) -> Pipeline:
+    return pipeline("automatic-speech-recognition", model=str(whisper.path))
+
+
 def plain(task: str = "librispeech-clean", **changes: object) -> Experiment:
     base = Experiment(
         task=task, profile="test", target=TARGET, method=MethodSpec(name="autoregressive"), limit=3, max_new_tokens=12
@@ -80,6 +85,17 @@ def test_windows_overlap_by_a_third_and_cover_all(num_samples: int) -> None:
     assert cut[0][0] == 0
     assert cut[-1][-1] == num_samples - 1
     assert len(cut) == 1 or len(cut[-1]) > 10
+
+
+@pytest.mark.parametrize("seconds", range(1, 13))
+def test_windows_of_any_length_are_those_of_transformers_pipeline(hearing: Pipeline, seconds: int) -> None:
+    """Fault: of 1, 4, 7 or 10 seconds, where a sixth is no whole number of samples, a window began one sample late."""
+    samples = np.arange(int(2.6 * seconds * SAMPLE_RATE), dtype=np.float32)
+    expected = [said["stride"] for said in hearing.preprocess(samples, chunk_length_s=seconds)]
+    cut = windows_of(samples, seconds * SAMPLE_RATE)
+    assert [len(one) for one in cut] == [length for length, _, _ in expected]
+    shared = [left[-1] - right[0] + 1 for left, right in itertools.pairwise(cut)]
+    assert shared == [left[2] + right[1] for left, right in itertools.pairwise(expected)]
 
 
 def test_the_text_of_windows_is_transformers() -> None:
