@@ -16,7 +16,6 @@ from harness.cli.run_flags import AXES
 from harness.cli.run_judged import judged, remarks, status_of
 from harness.core.errors import UsageError
 from harness.core.experiment import ROUNDED, Comparison, ModelSpec, comparison_id
-from harness.papers.leviathan.speed import account
 from harness.report.grid import Point, write
 from harness.run.own_data import learned_lines
 from harness.run.plan import print_plan
@@ -108,8 +107,4 @@ def _points(runner: Runner, comparison: Comparison) -> Iterator[tuple[Point, dic
     plain, *methods = comparison.arms
     baseline = runner.records(plain)
     for arm in methods:
-        records = runner.records(arm)
-        metrics, document = judged(runner, Comparison((plain, arm)), [baseline, records])
-        drafter = arm.method.drafter
-        costs = account(baseline, records, drafter.label, arm.method.gamma) if drafter is not None else None
-        yield Point(arm, metrics, costs, document["refused"], document["audit"]["verdict"]), document
+        yield judged(runner, Comparison((plain, arm)), [baseline, runner.records(arm)])

@@ -13,6 +13,7 @@ from harness.core.experiment import TRANSLATED, Comparison
 from harness.core.text import interval_text
 from harness.exact.run_verdict import judge_run
 from harness.measures.statistics import Refused
+from harness.report.grid import Point
 from harness.run.build import shared_tokens
 from harness.run.own_data import learned_lines
 from harness.run.peers import as_text, measured, with_peers
@@ -42,20 +43,20 @@ def execute(args: argparse.Namespace) -> int:
         {name: (peer, runner.records(peer)) for name, peer in peers.items()},
         lambda arms, of_arms: judge_run(arms, of_arms, runner.with_models),
     )
-    metrics, document = judged(runner, comparison, records)
+    point, document = judged(runner, comparison, records)
     document["peers"] = [finite(peer.as_dict()) for peer in beside]
-    _print_metrics(metrics, document)
+    _print_metrics(point, document)
     if beside:
-        speed = metrics.get("speedup") if document["refused"] is None else Refused(document["refused"])
-        print("\n" + as_text(beside, args.method, speed, metrics.get("tokens_per_step")))
+        speed = point.metrics.get("speedup") if point.refused is None else Refused(point.refused)
+        print("\n" + as_text(beside, args.method, speed, point.metrics.get("tokens_per_step")))
     print(json.dumps(document, ensure_ascii=False, allow_nan=False))
     for remark in remarks(method, records):
         print(f"foretoken: {remark}", file=sys.stderr)
     return status_of(records, document)
 
 
-def _print_metrics(metrics: dict, document: dict) -> None:
-    for name, estimate in metrics.items():
+def _print_metrics(point: Point, document: dict) -> None:
+    for name, estimate in point.metrics.items():
         spread = interval_text(estimate.low, estimate.high, ".4g")
         few = "" if not spread or estimate.shown.low is not None else ", too few: describes these alone"
         print(f"{name:32s} {estimate.value:10.4g}{spread}  n={estimate.n}{few} {estimate.unit}")
@@ -64,7 +65,7 @@ def _print_metrics(metrics: dict, document: dict) -> None:
     for line in learned_lines(document["learned_rows"]):
         print(line)
     print(f"audit: {document['audit']['verdict']}: {document['audit']['summary']}")
-    if document["refused"]:
-        print(f"speedup {document['refused']}")
+    for why, name in {why: name for name, why in reversed(point.lacking.items())}.items():
+        print(f"{name} {why}")
     if document["beam_budget"] is not None:
         print(f"budget: at most {document['beam_budget']} contexts of the target a round (w + u gamma)")

@@ -12,15 +12,18 @@ from harness.measures.of_run import decode_speedup, measure_run, ms_per_token, t
 from harness.measures.pairing import incomparable
 from harness.measures.statistics import Estimate
 from harness.measures.verdicts import NOT_KEPT
-from harness.papers.leviathan.speed import memory_access_factor_eq1
+from harness.papers.leviathan.speed import account, memory_access_factor_eq1
+from harness.report.grid import Point
 from harness.run.build import specs_of
 from harness.run.own_data import learned_rows, notes
 from harness.run.runner import Runner
 from tasks.base import DataError
 
+THEORY = ("cost_ratio", "predicted_theorem", "predicted_costs")  # of what a round costs, and what theory makes of it
 
-def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) -> tuple[dict[str, Estimate], dict[str, Any]]:
-    """Return the metrics of the last arm beside the plain ones, and the document that holds them with the audit's verdict."""
+
+def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) -> tuple[Point, dict[str, Any]]:
+    """Return the last arm's metrics beside the plain ones, and the document that holds them with the audit's verdict."""
     method, metrics = comparison.arms[-1], measure_run(comparison, records)
     if "memory_access_factor" in metrics and (eq1 := memory_access_factor_eq1(method, metrics)) is not None:
         metrics["memory_access_factor_eq1"] = eq1
@@ -33,19 +36,25 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
     for signature, told in learned.items():
         if told:
             facts.note_learned(signature, told)
+    drafter, gamma, costs = method.method.drafter, method.method.gamma, None
+    if drafter is not None and gamma and len(records) > 1:
+        costs = account(records[0], records[-1], drafter.label, gamma)
+    audit = judge_run(comparison, records, runner.with_models)
+    point = Point(method, metrics, costs, why_refused(records), audit["verdict"])
+    metrics |= {name: value for name in THEORY if (value := point.value(name)) is not None}
     document: dict[str, Any] = {
         "signature": method.signature,
         "weights": {spec.name: words for spec in specs_of(method) if (words := facts.model(spec).get("weights"))},
         "learned_rows": learned[method.signature],
         "records": str(runner.path(method)),
         "baseline_records": str(runner.path(comparison.arms[0])) if len(comparison.arms) > 1 else None,
-        "audit": judge_run(comparison, records, runner.with_models),
+        "audit": audit,
         "metrics": {name: finite(estimate.as_dict()) for name, estimate in metrics.items()},
-        "refused": why_refused(records),
+        "refused": point.refused,
         "beam_budget": _beam_budget(method.method),
         "peers": [],
     }
-    return metrics, document
+    return point, document
 
 
 def why_refused(arms: Sequence[Sequence[Record]]) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +122,34 @@ def test_a_grid_takes_turns_and_ends_in_one_document(
     rows = list(csv.DictReader(io.StringIO((folder / "grid.csv").read_text(encoding="utf8"))))
     assert [row["signature"] for row in rows] == [arm.signature for arm in arms]
     assert all(float(row["ms_per_token"]) > 0 and float(row["tokens_per_s"]) > 0 for row in rows)
+
+
+@pytest.mark.parametrize("rule", ["speculative-sampling", "lenience"])
+def test_a_run_of_one_gamma_says_what_theory_promises(
+    models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], rule: str
+) -> None:
+    """By hand from the records: c of medians, and Theorem 3.8 at it, which speaks of no lossy rule."""
+    words = ("--method", "speculative", "--draft", models["draft"], "--gamma", "2", "--temperature", "1", "--rule", rule)
+    assert main(command(models, tmp_path, *words, *(("--lenience", "0.5") if rule == "lenience" else ()))) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    document = json.loads(last)
+    found = {name: one["value"] for name, one in document["metrics"].items()}
+    drafted, plain = (
+        [one.steps for one in load_records(Path(document[name])) if one.steps] for name in ("records", "baseline_records")
+    )
+    draft_s = median(
+        median(spent / len(tokens) for tokens, spent in zip(steps.drafted, steps.draft_s or (), strict=True) if tokens)
+        for steps in drafted
+    )
+    cost = draft_s / median(median(steps.round_s or ()) for steps in plain)
+    assert found["cost_ratio"] == pytest.approx(cost)
+    assert found["predicted_costs"] > 0
+    assert any(line.startswith("predicted_costs ") for line in lines)
+    if rule == "lenience":
+        assert "predicted_theorem" not in found
+    else:
+        alpha = found["alpha_overlap"]
+        assert found["predicted_theorem"] == pytest.approx((1 + alpha + alpha**2) / (2 * cost + 1))
 
 
 def test_a_grid_of_drafters_and_rules(models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
