@@ -84,7 +84,7 @@ def with_noise(samples: np.ndarray, snr_db: float, seed: Sequence[int]) -> np.nd
 
 
 def windows_of(samples: np.ndarray, size: int) -> list[np.ndarray]:
-    """Cut samples into windows of at most ``size``, each sharing a third with the one before; the last ends the samples."""
+    """Cut samples into windows of at most ``size``, each sharing a third with the one before; the last has their end."""
     return [samples[start : start + size] for start in starts_of(len(samples), size)]
 
 

@@ -41,7 +41,7 @@ def judged(runner: Runner, comparison: Comparison, records: list[list[Record]]) 
         costs = account(records[0], records[-1], drafter.label, gamma)
     audit = judge_run(comparison, records, runner.with_models)
     point = Point(method, metrics, costs, why_refused(records), audit["verdict"])
-    metrics |= {name: value for name in THEORY if (value := point.value(name)) is not None}
+    metrics |= {name: value for name in THEORY if (value := point.value(name)) is not None}  # the point's, too
     document: dict[str, Any] = {
         "signature": method.signature,
         "weights": {spec.name: words for spec in specs_of(method) if (words := facts.model(spec).get("weights"))},
