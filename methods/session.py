@@ -67,7 +67,7 @@ class ModelSession:
         longest = max(map(len, cached))
         if longest:
             tokens = torch.tensor([list(row) + [0] * (longest - len(row)) for row in cached], device=stack.device)
-            self.run_layers(self.embed(tokens), 0, self.num_layers)
+            self._read(tokens)
             self.lengths = [tuple(map(len, cached))] * self.num_layers
         if once is not inputs:
             self.select([0] * inputs.batch)
@@ -172,6 +172,14 @@ class ModelSession:
         hidden = self.stack.run(hidden, first, last, frame)
         self._advance(frame, first, last)
         return hidden
+
+    @torch.inference_mode()
+    def _read(self, tokens: Int[Tensor, "B n"]) -> None:
+        """Cache tokens of which nobody reads what the layers give: it saves the larger part of the last one."""
+        frame = self._frame(tokens, 0, self.num_layers)
+        frame.caches_only = True
+        self.stack.run(self.stack.embed(tokens, frame), 0, self.num_layers, frame)
+        self._advance(frame, 0, self.num_layers)
 
     @torch.inference_mode()
     def head(self, hidden: Float[Tensor, "B n D"], weight: Float[Tensor, "_ V"] | None = None) -> Float[Tensor, "B n V"]:

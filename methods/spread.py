@@ -78,6 +78,9 @@ class SpreadSession(ModelSession):
                 hidden = part.run_layers(hidden.to(part.device), *inside)
         return hidden.to(self.device)
 
+    def _read(self, tokens: Int[Tensor, "B n"]) -> None:
+        self.run_layers(self.embed(tokens), 0, self.num_layers)
+
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
         for _, _, part in self._up_to_date():

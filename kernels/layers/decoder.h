@@ -82,6 +82,7 @@ struct Pass {
   Number* new_values;
   const Number* rotary;  // or null; by position the cosines, then the sines, of which the first half has the minus sign
   Number* hidden;        // the rows that go in and come out
+  long caches_only;      // the last layer ends with its keys and values: nobody reads what comes out
 };
 
 // The sum of a function of `size` numbers, in an order that follows from the size alone: it is compiled once, never inlined.
@@ -389,12 +390,22 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
       for (long i = row * width + columns.first; i < row * width + columns.last; i++) pass.hidden[i] += share * normed[i];
     wait();
   };
+  // Heads that share their keys, and the same row's, at once. Threads share heads, or where there are many queries, blocks of these,
+  // of which later ones see more.
   const auto attend_to = [&](auto on_text, const Number* rotary, long layer, Number scale, long group, long stride) {
+    const auto attend_block = [&](long unit, long heads, long first) {
+      attend<decltype(on_text)::value>(shape, pass, rotary, layer, scale, unit, heads, first, std::min(BLOCK, pass.num_new - first),
+                                       shared, stride, queries, scores);
+    };
+    if (pass.num_new > BLOCK) {
+      for (long unit = 0; unit < units; unit += group)
+        for (long block = 0; block * BLOCK < pass.num_new; block++)
+          if ((unit / group + block) % threads == thread) attend_block(unit, group, block * BLOCK);
+      return;
+    }
     for (long unit = units * thread / threads, next; unit < last_unit; unit = next) {
-      next = std::min(last_unit, (unit / group + 1) * group);  // heads that share their keys, and the same row's
-      for (long first = 0; first < pass.num_new; first += BLOCK)
-        attend<decltype(on_text)::value>(shape, pass, rotary, layer, scale, unit, next - unit, first,
-                                         std::min(BLOCK, pass.num_new - first), shared, stride, queries, scores);
+      next = std::min(last_unit, (unit / group + 1) * group);
+      attend_block(unit, next - unit, 0);
     }
   };
   for (long index = 0; index < count; index++) {
@@ -429,6 +440,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
       std::copy_n(from + (shape.interleaved ? size : kept), size, pass.new_values + to);
     }
     wait();
+    if (pass.caches_only && index == count - 1) break;
     attend_to(std::true_type(), rotary, index, scale, shape.heads / shape.key_heads, fused);
     wait();
     add_to_sum(layer.out, shared.attended.data(), own, layer.attention_behind, share);
@@ -458,7 +470,7 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     wait();
     add_to_sum(layer.down, fed, layer.up.width, layer.feed_behind, share);
   }
-  if (shape.norms_behind) {
+  if (shape.norms_behind && !pass.caches_only) {
     through(layers[count - 1].feed_norm, pass.hidden, normed.data());
     wait();
     for (long row = 0; row < rows; row++)

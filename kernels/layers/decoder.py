@@ -162,6 +162,7 @@ class _Pass(ctypes.Structure):
         ("text", _Memory),
         ("source", _Memory),
         *((name, ctypes.c_void_p) for name in ("new_keys", "new_values", "rotary", "hidden")),
+        ("caches_only", ctypes.c_long),
     )
 
 
@@ -184,7 +185,8 @@ class Cached:
     ``new`` begins where the first new token is stored; where rows differ it is all of the text, and tokens are stored by
     position. ``source`` has keys and values of all layers, and a ``mask`` that is added to scores. ``allowed`` is added to the
     scores of the text: it hides what a row's one new token does not see, or all tokens of a row that see all. A token looks at
-    ``window`` of the text's tokens, itself the last; None: at all.
+    ``window`` of the text's tokens, itself the last; None: at all. With ``caches_only`` the last layer ends with its keys and
+    values, and what comes out means nothing.
     """
 
     text: Float[Tensor, "L B S H2 head_size"]
@@ -194,6 +196,7 @@ class Cached:
     rotary: Float[Tensor, "P 2 1 turned"] | None = None
     allowed: Float[Tensor, "B S"] | None = None
     window: int | None = None
+    caches_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -310,6 +313,7 @@ class DecoderLayers:
             batch, num_new, position, cached.window or 0, cached.new.stride(1), positions_at, text, source,
             new, new + text.values - text.keys,
             None if cached.rotary is None else cached.rotary.data_ptr(), None if hidden is None else hidden.data_ptr(),
+            cached.caches_only,
         )  # fmt: skip
         return arguments, (allowed, mask, positions)
 

@@ -52,6 +52,8 @@ constexpr long LINE = 16;             // columns that no two threads share
 constexpr long LINE_BYTES = 64;
 constexpr long FEW = 4 * MOST_ROWS;   // rows: for more a tile of the weight is worth a copy
 constexpr long MOST_KEPT = 1L << 20;  // numbers of a buffer that a thread keeps for its next call
+constexpr long PAGE_BYTES = 4096;     // or more, but a multiple
+constexpr long MOST_APART = 1L << 19; // numbers of rows that are copied at a time
 constexpr long SHARED = 1L << 15;     // numbers of the smallest weight that is worth a second thread
 constexpr long NEAR = 1L << 19;       // numbers of the largest weight that a core's caches may hold
 constexpr int MOST_AGAIN = 5;         // rows: more than these find no use in lines that are read again
@@ -470,11 +472,10 @@ void copy_tile(const Product<Number>& product, long first, long width, Number* t
       for (long column = 0; column < width; column++) tile[column] = one_widened(from[column]);
 }
 
-// Make some columns of out = rows * weight + bias (+ onto) of many rows, to the bit as `multiply` and `join`. The outputs are what
-// takes time here: each tile of the weight is copied into the cache and multiplied by all rows.
+// `multiply_many` for rows that may lie anywhere.
 template <typename Number>
-void multiply_many(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
-                   Columns columns) {
+void multiply_block(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
+                    Columns columns) {
   static constexpr auto by_rows = tile_by_count<Number>(std::make_integer_sequence<int, MOST_ROWS>());
   static thread_local std::vector<Number> tile;
   tile.resize(product.depth * TILE_COLUMNS<Number>);
@@ -491,6 +492,23 @@ void multiply_many(const Product<Number>& product, const Number* rows, long row_
                                                onto ? onto + place : nullptr, product.bias ? product.bias + first : nullptr,
                                                out + place, product.width, width);
     }
+  }
+}
+
+// Make some columns of out = rows * weight + bias (+ onto) of many rows, to the bit as `multiply` and `join`. The outputs are what
+// takes time here: each tile of the weight is copied into the cache and multiplied by all rows. Rows of which each begins at the same
+// place of a page drive one another out of the first cache: these are copied, some at a time, to where they do not.
+template <typename Number>
+void multiply_many(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
+                   Columns columns) {
+  if (row_stride * sizeof(Number) % PAGE_BYTES) return multiply_block(product, rows, row_stride, count, onto, out, columns);
+  static thread_local std::vector<Number> apart;
+  const long depth = product.depth, stride = depth + LINE, most = std::max(1L, MOST_APART / stride / MOST_ROWS) * MOST_ROWS;
+  apart.resize(most * stride);
+  for (long first = 0; first < count; first += most) {
+    const long some = std::min(most, count - first), place = first * product.width;
+    for (long row = 0; row < some; row++) std::copy_n(rows + (first + row) * row_stride, depth, apart.data() + row * stride);
+    multiply_block(product, apart.data(), stride, some, onto ? onto + place : nullptr, out + place, columns);
   }
 }
 

@@ -72,7 +72,8 @@ class Frame:
     asked for. ``text`` is what the layers that run see, keys' heads first, the new entries among it; ``new`` is where these are
     stored, or where they are ``scattered`` all of the cache, in which positions are places. ``allowed`` is an additive mask
     in place of the causal one, of rows of one new token, where order in the cache is not order in the text. ``history`` is what
-    is cached in the text's order, without what is new, where ``text`` has another order (PPD's candidates).
+    is cached in the text's order, without what is new, where ``text`` has another order (PPD's candidates). Where nobody
+    reads what the last layer gives, it may end with its keys and values: ``caches_only``.
     """
 
     batch: int
@@ -86,6 +87,7 @@ class Frame:
     scattered: bool = False
     allowed: Float[Tensor, "B S"] | None = None
     history: Float[Tensor, "L B _ H2 head_dim"] | None = None
+    caches_only: bool = False
 
     @property
     def views(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -281,7 +283,7 @@ class Stack(ABC):
         """Return what compiled calls look at."""
         states, mask = (None, None) if frame.source is None else (frame.source.states, frame.source.mask)
         window = self.window if self._slides(frame) else None
-        return Cached(frame.text, frame.new, states, mask, self.rotary(frame.end), frame.allowed, window)
+        return Cached(frame.text, frame.new, states, mask, self.rotary(frame.end), frame.allowed, window, frame.caches_only)
 
     @abstractmethod
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:

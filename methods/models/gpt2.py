@@ -43,14 +43,16 @@ class Gpt2Stack(Stack):
     def run_by_torch(self, hidden: Float[Tensor, "B n D"], first: int, last: int, frame: Frame) -> Float[Tensor, "B n D"]:
         batch, num_new, width = hidden.shape
         mask, causal = self.mask(frame)
-        heads, act, store = self.num_heads, self.act, frame.store
+        heads, act, store, slots = self.num_heads, self.act, frame.store, frame.slots
         shape = (batch, num_new, 3 * heads, self.head_dim)
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * heads)
-        for layer, keys, values, slot in zip(self.layers[first:last], *frame.views, frame.slots, strict=True):
+        for layer, keys, values, slot in zip(self.layers[first:last], *frame.views, slots, strict=True):
             norm1, qkv, out, norm2, up, down, scale = layer
             y = qkv(torch.layer_norm(x, *norm1)).view(shape)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
+            if frame.caches_only and slot is slots[-1]:
+                break
             x = out(attend(own, keys, values, mask, causal, scale), x)
             x = down(act(up(torch.layer_norm(x, *norm2))), x)
         return x.view(batch, num_new, width)

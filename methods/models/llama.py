@@ -104,15 +104,17 @@ class LlamaStack(Stack):
         batch, num_new, width = hidden.shape
         cos, sin = self._rotations(frame)
         mask, causal = self.mask(frame)
-        heads, head_dim, act, store = self.num_heads, self.head_dim, self.act, frame.store
+        heads, head_dim, act, store, slots = self.num_heads, self.head_dim, self.act, frame.store, frame.slots
         shape, half = (batch, num_new, heads + 2 * self.num_kv_heads, head_dim), head_dim // 2
         x, sizes = hidden.reshape(batch * num_new, width), (heads, 2 * self.num_kv_heads)
-        for layer, keys, values, slot in zip(self.layers[first:last], *frame.views, frame.slots, strict=True):
+        for layer, keys, values, slot in zip(self.layers[first:last], *frame.views, slots, strict=True):
             norm1, qkv, out, norm2, gate_up, down = layer
             y = qkv(norm1(x)).view(shape)
             y = torch.addcmul(y * cos, y.roll(half, -1), sin)
             own, new = y.split_with_sizes(sizes, 2)
             store(slot, new)
+            if frame.caches_only and slot is slots[-1]:
+                break
             x = out(attend(own, keys, values, mask, causal), x)
             gate, up = gate_up(norm2(x)).chunk(2, -1)
             x = down(act(gate).mul_(up), x)

@@ -59,6 +59,25 @@ def test_every_row_is_the_product_whatever_the_number_of_rows(
                 assert torch.equal(found, torch.cat(alone))
 
 
+@needs_compiler
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("dtype", "depth", "count"), [(torch.float32, 1024, 700), (torch.float64, 512, 1100)])
+def test_rows_that_lie_a_page_apart_are_multiplied_as_others(
+    dtype: torch.dtype, depth: int, count: int, threads: int, few_threads
+) -> None:
+    """They are copied some at a time: here in two blocks, of which the second is not whole."""
+    few_threads(threads)
+    generator = torch.Generator().manual_seed(depth)
+    weight, bias = (torch.randn(*shape, 40, dtype=dtype, generator=generator) for shape in ((depth,), ()))
+    rows, onto = (torch.randn(count, size, dtype=dtype, generator=generator) for size in (depth, 40))
+    product = compiled_product(weight, bias)
+    found = product(rows, onto)
+    truth = rows.double() @ weight.double() + bias + onto
+    assert ((found - truth).abs() <= ERROR[dtype] * (rows.double().abs() @ weight.double().abs() + 1)).all()
+    alone = torch.cat([product(some, its) for some, its in zip(rows.split(7), onto.split(7), strict=True)])
+    assert torch.equal(found, alone)
+
+
 @pytest.fixture
 def few_threads():
     before = torch.get_num_threads()

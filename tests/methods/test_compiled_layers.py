@@ -160,6 +160,28 @@ def test_a_token_gets_the_same_bits_alone_and_among_others(kind: str, dtype: tor
     assert torch.equal(session.extend(many)[:, :9], together)
 
 
+@pytest.mark.parametrize("choice", [COMPILED, TORCH], ids=["compiled", "torch"])
+@pytest.mark.parametrize("kind", ["llama", "biases", "a window that slides", "gpt2"])
+def test_a_prompt_is_cached_as_any_pass_caches_it(kind: str, choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing more of the last layer is computed: what its attention gives is for nobody."""
+    model = model_of(kind)
+    stack = stack_for(model, choice)
+    session, prompt = ModelSession(stack), tuple(torch.randint(97, (60,)).tolist())
+    asked = []
+    run = type(stack).run
+    monkeypatch.setattr(type(stack), "run", lambda *given: asked.append(run(*given)) or asked[-1])
+    session.prefill(Inputs((prompt,)))
+    read = session._cache[:, :, :59].clone()
+    session.rewind([59])
+    session.run_layers(session.embed(torch.tensor([prompt[:-1]])), 0, session.num_layers)
+    assert torch.equal(session._cache[:, :, :59], read)
+    before_last, whole = asked
+    session.rewind([59])
+    hidden = session.run_layers(session.embed(torch.tensor([prompt[:-1]])), 0, session.num_layers - 1)
+    assert torch.equal(before_last, hidden)
+    assert not torch.equal(whole, hidden)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_window_gives_the_same_bits_wherever_it_begins(dtype: torch.dtype) -> None:
     """Places before it are left out 256 at a time: with nine tokens at once later than with the last of them alone."""
@@ -175,15 +197,16 @@ def test_a_window_gives_the_same_bits_wherever_it_begins(dtype: torch.dtype) -> 
     assert torch.equal(torch.cat([session.extend(some) for some in tokens.split(9, 1)], 1), together)
 
 
+@pytest.mark.parametrize("count", [6, 100])  # of one block of queries and of three
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "t5 with gates", "bart"])
-def test_the_number_of_threads_changes_no_bit(kind: str) -> None:
+def test_the_number_of_threads_changes_no_bit(kind: str, count: int) -> None:
     session, found, before = session_of(model_of(kind, torch.float32), COMPILED, 20), [], torch.get_num_threads()
-    tokens = torch.randint(97, (1, 6))
+    tokens = torch.randint(97, (1, count))
     try:
-        for count in (1, 2, 3, 4):
-            torch.set_num_threads(count)
+        for threads in (1, 2, 3, 4):
+            torch.set_num_threads(threads)
             session.extend(tokens)
-            session.rewind([6])
+            session.rewind([count])
             found.append(session.hidden)
     finally:
         torch.set_num_threads(before)
