@@ -391,16 +391,17 @@ void run(const Shape<Number>& shape, const Layer<Number>* layers, long count, co
     wait();
   };
   // Heads that share their keys, and the same row's, at once. Threads share heads, or where there are many queries, blocks of these,
-  // of which later ones see more.
+  // of which later ones see more; heads by themselves where there are few blocks for so many threads.
   const auto attend_to = [&](auto on_text, const Number* rotary, long layer, Number scale, long group, long stride) {
     const auto attend_block = [&](long unit, long heads, long first) {
       attend<decltype(on_text)::value>(shape, pass, rotary, layer, scale, unit, heads, first, std::min(BLOCK, pass.num_new - first),
                                        shared, stride, queries, scores);
     };
     if (pass.num_new > BLOCK) {
-      for (long unit = 0; unit < units; unit += group)
-        for (long block = 0; block * BLOCK < pass.num_new; block++)
-          if ((unit / group + block) % threads == thread) attend_block(unit, group, block * BLOCK);
+      const long blocks = (pass.num_new + BLOCK - 1) / BLOCK, heads = units / group * blocks < 4 * threads ? 1 : group;
+      for (long unit = 0; unit < units; unit += heads)
+        for (long block = 0; block < blocks; block++)
+          if ((unit / heads + block) % threads == thread) attend_block(unit, heads, block * BLOCK);
       return;
     }
     for (long unit = units * thread / threads, next; unit < last_unit; unit = next) {

@@ -53,7 +53,8 @@ constexpr long LINE_BYTES = 64;
 constexpr long FEW = 4 * MOST_ROWS;   // rows: for more a tile of the weight is worth a copy
 constexpr long MOST_KEPT = 1L << 20;  // numbers of a buffer that a thread keeps for its next call
 constexpr long PAGE_BYTES = 4096;     // or more, but a multiple
-constexpr long MOST_APART = 1L << 19; // numbers of rows that are copied at a time
+constexpr long WAYS = 8;              // lines at the same place of a page that the first cache holds, in most processors
+constexpr long APART = 36 * MOST_ROWS; // rows that are copied at a time: for fewer a tile of the weight would be copied too often
 constexpr long SHARED = 1L << 15;     // numbers of the smallest weight that is worth a second thread
 constexpr long NEAR = 1L << 19;       // numbers of the largest weight that a core's caches may hold
 constexpr int MOST_AGAIN = 5;         // rows: more than these find no use in lines that are read again
@@ -496,20 +497,22 @@ void multiply_block(const Product<Number>& product, const Number* rows, long row
 }
 
 // Make some columns of out = rows * weight + bias (+ onto) of many rows, to the bit as `multiply` and `join`. The outputs are what
-// takes time here: each tile of the weight is copied into the cache and multiplied by all rows. Rows of which each begins at the same
-// place of a page drive one another out of the first cache: these are copied, some at a time, to where they do not.
+// takes time here: each tile of the weight is copied into the cache and multiplied by all rows. More rows than the first cache has
+// ways, of which each begins at the same place of a page, drive one another out of it: these are copied to where they do not.
 template <typename Number>
 void multiply_many(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
                    Columns columns) {
-  if (row_stride * sizeof(Number) % PAGE_BYTES) return multiply_block(product, rows, row_stride, count, onto, out, columns);
+  if (MOST_ROWS <= WAYS || row_stride * sizeof(Number) % PAGE_BYTES)
+    return multiply_block(product, rows, row_stride, count, onto, out, columns);
   static thread_local std::vector<Number> apart;
-  const long depth = product.depth, stride = depth + LINE, most = std::max(1L, MOST_APART / stride / MOST_ROWS) * MOST_ROWS;
+  const long depth = product.depth, stride = depth + LINE, most = std::min(count, APART);
   apart.resize(most * stride);
   for (long first = 0; first < count; first += most) {
     const long some = std::min(most, count - first), place = first * product.width;
     for (long row = 0; row < some; row++) std::copy_n(rows + (first + row) * row_stride, depth, apart.data() + row * stride);
     multiply_block(product, apart.data(), stride, some, onto ? onto + place : nullptr, out + place, columns);
   }
+  release(apart);
 }
 
 // Make out = rows * weight + bias (+ onto) by as many of the threads as pay.

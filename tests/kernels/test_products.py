@@ -65,7 +65,7 @@ def test_every_row_is_the_product_whatever_the_number_of_rows(
 def test_rows_that_lie_a_page_apart_are_multiplied_as_others(
     dtype: torch.dtype, depth: int, count: int, threads: int, few_threads
 ) -> None:
-    """They are copied some at a time: here in two blocks, of which the second is not whole."""
+    """With AVX-512 they are copied some at a time: here in blocks of which the last is not whole."""
     few_threads(threads)
     generator = torch.Generator().manual_seed(depth)
     weight, bias = (torch.randn(*shape, 40, dtype=dtype, generator=generator) for shape in ((depth,), ()))
