@@ -79,7 +79,7 @@ class SpreadSession(ModelSession):
         return hidden.to(self.device)
 
     def _read(self, tokens: Int[Tensor, "B n"]) -> None:
-        self.run_layers(self.embed(tokens), 0, self.num_layers)
+        self.run_layers(self.embed(tokens), 0, self.num_layers)  # a part's last layer is not the model's
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:

@@ -342,7 +342,6 @@ def _try(model: LoadedModel) -> None:
         _check_passes(stack, session)
 
 
-@torch.inference_mode()
 def _check_passes(stack: Stack, session: ModelSession) -> None:
     """InputError for a model of which a text in parts does not give what transformers' own pass over all of it does."""
     apart = reread_distance(stack, session)

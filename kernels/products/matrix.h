@@ -473,7 +473,7 @@ void copy_tile(const Product<Number>& product, long first, long width, Number* t
       for (long column = 0; column < width; column++) tile[column] = one_widened(from[column]);
 }
 
-// `multiply_many` for rows that may lie anywhere.
+// `multiply_many` of rows where they lie.
 template <typename Number>
 void multiply_block(const Product<Number>& product, const Number* rows, long row_stride, long count, const Number* onto, Number* out,
                     Columns columns) {
