@@ -41,12 +41,12 @@ constexpr int VECTOR_BYTES = 16, REGISTERS = 16;
 #endif
 
 // MOST_ROWS: whose outputs fit into registers; more are done in equal groups, with the weight in the cache. DEPTH: rows of the
-// weight at a time, so many streams are read side by side. AHEAD: rows of the weight that are asked for before they are needed.
-// With caches of eight ways 32 rows that lie a power of two apart drive one another out before they are used: 8 took two thirds of
-// the time on a processor without AVX-512. With 32 registers, and the larger caches that go with them, 32 rows were measured best.
+// weight at a time, so many streams are read side by side. With caches of eight ways 32 rows that lie a power of two apart drive
+// one another out before they are used: 8 took two thirds of the time on a processor without AVX-512. With 32 registers, and the
+// larger caches that go with them, 32 rows were measured best in these caches; from memory see `rows_at_once`.
 constexpr int MOST_ROWS = REGISTERS == 32 ? 14 : 6;
 constexpr long DEPTH = REGISTERS == 32 ? 32 : 8;
-constexpr long AHEAD = 3 * DEPTH / 4;
+constexpr long LINES_AHEAD = 256;     // of a weight in memory that are asked for before they are needed
 constexpr long STRIP = 4096;          // columns of the weight at a time: DEPTH times as many numbers stay in the cache
 constexpr long LINE = 16;             // columns that no two threads share
 constexpr long LINE_BYTES = 64;
@@ -56,7 +56,7 @@ constexpr long PAGE_BYTES = 4096;     // or more, but a multiple
 constexpr long WAYS = 8;              // lines at the same place of a page that the first cache holds, in most processors
 constexpr long APART = 36 * MOST_ROWS; // rows that are copied at a time: for fewer a tile of the weight would be copied too often
 constexpr long SHARED = 1L << 15;     // numbers of the smallest weight that is worth a second thread
-constexpr long NEAR = 1L << 19;       // numbers of the largest weight that a core's caches may hold
+constexpr long NEAR = 1L << 18;       // numbers of the largest weight that a core's caches may hold
 constexpr int MOST_AGAIN = 5;         // rows: more than these find no use in lines that are read again
 
 template <typename Number>
@@ -161,11 +161,30 @@ inline typename Vector<Number>::type everywhere(Number number) {
 }
 #endif
 
-// The number of vectors beside one another that so many rows have in registers, together with as many of the weight. With narrow
-// vectors it is even, so that a tile does not end in the middle of a line, which would be read twice.
-constexpr int vectors(int rows) {
-  const int most = std::max(1, std::min(8, (REGISTERS - 2) / (rows + 1)));
-  return most > 1 && VECTOR_BYTES < LINE_BYTES ? most / 2 * 2 : most;
+// The number of vectors beside one another that so many rows have in registers, together with as many of the weight. It is even,
+// so that a tile of narrow vectors does not end in the middle of a line, which would be read twice, and that tiles of wide ones,
+// where there are more than three, leave few columns of usual weights over. `few`: 5 and 6 rows of fp32 from memory take 2 to 5 %
+// longer with 4 than with 3 on a Zen 4.
+constexpr int vectors(int rows, bool few = false) {
+  const int most = std::max(1, std::min(few && rows > 4 ? 3 : 8, (REGISTERS - 2) / (rows + 1)));
+  return most > (VECTOR_BYTES < LINE_BYTES ? 1 : 3) ? most / 2 * 2 : most;
+}
+
+// The rows of a weight that are multiplied at a time. From memory, which prefers few streams, 1 and 2 rows took 0.87 of the time with
+// 8 of 32 on a Zen 4; more rows of outputs are worth more of the weight before they are stored: with 32 of 8 six took 0.93 and
+// twelve 0.7, with 64 twelve another 0.94. The sums of int8 are scaled once so many are added: they have one depth, for the bits.
+template <typename Stored>
+constexpr long rows_at_once(int rows, bool far) {
+  if (!far || REGISTERS < 32 || SCALED<Stored>) return DEPTH;
+  return rows <= 3 ? 8 : rows <= 8 ? 32 : 64;
+}
+
+// How many tiles on lies what is asked for while one is multiplied: of a weight in a core's caches the next.
+template <int ROWS, int COUNT, bool far, typename Number, typename Stored>
+constexpr long tiles_ahead() {
+  constexpr long width = std::max(1L, long(COUNT * Vector<Number>::SIZE * sizeof(Stored)) / LINE_BYTES);
+  constexpr long lines = width * rows_at_once<Stored>(ROWS, far);
+  return far ? (LINES_AHEAD + lines - 1) / lines : 1;
 }
 
 // Keep a vector of the weight in a register: a compiler that finds it cheap to read again does so for every row.
@@ -180,20 +199,20 @@ inline void keep(typename Vector<Number>::type& value) {
 #endif
 }
 
-// Add the products of ROWS rows with COUNT vectors of columns of the weight. Behind its rows those of the tile `next` are needed: they
-// are asked for into the second cache, which has more room for what is on its way than the first (tried on AMD's processors too: on two
-// threads of a Zen 5 it is all the same, on one 4 to 8 rows take 5 to 10 % longer by way of the first). Columns with scales are summed
-// by themselves first.
+// Add the products of ROWS rows with COUNT vectors of columns of the weight. Beside each of its rows that of the tile `ahead` is asked
+// for, into the second cache, which has more room for what is on its way than the first (tried on AMD's processors too: with the
+// first, 1 to 8 rows take 12 to 30 % longer on a Zen 4). Columns with scales are summed by themselves first.
 //
-// A vector that is a line is kept in a register, or read `again` by every row, and by one row alone twice. Measured on a Zen 4: from
-// its caches 2 and 4 rows take 1.2 and 1.8 times as long with lines that are read again, as each takes the core a whole cycle; from
-// memory lines that are read once take 1 to 4 rows 10 to 14 % longer, for whatever reason.
-template <int ROWS, int COUNT, bool again, typename Number, typename Stored>
+// A vector that is a line is kept in a register, or of a weight that is `far`, in memory, read again by each of a few rows, and by one
+// row alone twice. Measured on a Zen 4: from its caches 2 and 4 rows take 1.2 and 1.8 times as long with lines that are read again,
+// as each takes the core a whole cycle; from memory lines that are read once take 1 to 4 rows 6 to 20 % longer, for whatever reason.
+template <int ROWS, int COUNT, bool far, typename Number, typename Stored>
 __attribute__((always_inline))
 inline void add_tile(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
-                     long out_stride, const Stored* next, const Number* scales) {
+                     long out_stride, const Stored* ahead, const Number* scales) {
   using Lanes = typename Vector<Number>::type;
   constexpr long SIZE = Vector<Number>::SIZE, LINE_SIZE = LINE_BYTES / sizeof(Stored);
+  constexpr bool again = far && ROWS <= MOST_AGAIN && VECTOR_BYTES == LINE_BYTES && sizeof(Stored) == sizeof(Number);
   Lanes sums[ROWS][COUNT];
 #pragma GCC unroll 16
   for (int row = 0; row < ROWS; row++)
@@ -201,7 +220,6 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
     for (int i = 0; i < COUNT; i++) sums[row][i] = SCALED<Stored> ? Lanes{} : *(const Lanes*)(out + row * out_stride + i * SIZE);
   for (long k = 0; k < depth; k++) {
     const Stored* from = weight + k * stride;
-    const Stored* ahead = k + AHEAD < depth ? from + AHEAD * stride : next + (k + AHEAD - depth) * stride;
     Lanes values[COUNT];
 #pragma GCC unroll 16
     for (int i = 0; i < COUNT; i++) {
@@ -210,7 +228,7 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
       if (ROWS == 1 && again) (void)*(const volatile char*)(from + i * SIZE);
     }
     // From its end: where a tile is narrower than a line, the line that it begins in was asked for with the tile before.
-    for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + last, 0, 2);
+    for (long last = COUNT * SIZE - 1; last >= 0; last -= LINE_SIZE) __builtin_prefetch(ahead + k * stride + last, 0, 2);
 #pragma GCC unroll 16
     for (int row = 0; row < ROWS; row++) {
       const Lanes factor = everywhere(rows[row * row_stride + k]);
@@ -231,18 +249,21 @@ inline void add_tile(const Number* rows, long row_stride, const Stored* weight, 
 }
 
 // Add the products with columns: COUNT vectors at a time, what is left with half as many, at last single columns.
-template <int ROWS, int COUNT, bool again, typename Number, typename Stored>
+template <int ROWS, int COUNT, bool far, typename Number, typename Stored>
 void add_columns(const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
                  long out_stride, long columns, const Number* scales) {
-  constexpr long TILE = COUNT * Vector<Number>::SIZE;
+  constexpr long TILE = COUNT * Vector<Number>::SIZE, AHEAD = TILE * tiles_ahead<ROWS, COUNT, far, Number, Stored>();
+  const long whole = columns / TILE * TILE, below = rows_at_once<Stored>(ROWS, far) * stride;
+  const Stored* ahead = weight;
   long column = 0;
-  for (; column + TILE <= columns; column += TILE)
-    add_tile<ROWS, COUNT, again>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
-                                 column + 2 * TILE <= columns ? weight + column + TILE : weight + DEPTH * stride,
-                                 SCALED<Stored> ? scales + column : nullptr);
+  for (long place = AHEAD; column < whole; column += TILE, place += TILE) {
+    for (; place >= whole; place -= whole) ahead += below;  // behind the last tile come those of the rows below
+    add_tile<ROWS, COUNT, far>(rows, row_stride, weight + column, stride, depth, out + column, out_stride, ahead + place,
+                               SCALED<Stored> ? scales + column : nullptr);
+  }
   if constexpr (COUNT > 1)
-    add_columns<ROWS, COUNT / 2, again>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
-                                        columns - column, SCALED<Stored> ? scales + column : nullptr);
+    add_columns<ROWS, COUNT / 2, far>(rows, row_stride, weight + column, stride, depth, out + column, out_stride,
+                                      columns - column, SCALED<Stored> ? scales + column : nullptr);
   else
     for (long k = 0; k < depth; k++)  // outside, or compilers round the first of a sum's terms otherwise than its last
       for (int row = 0; row < ROWS; row++)
@@ -257,10 +278,10 @@ void add_columns(const Number* rows, long row_stride, const Stored* weight, long
 }
 
 // `add_columns` for 1, 2, ... rows.
-template <bool again, typename Number, typename Stored, int... fewer>
+template <bool far, typename Number, typename Stored, int... fewer>
 constexpr auto by_count(std::integer_sequence<int, fewer...>) {
-  return std::array<decltype(&add_columns<1, 1, again, Number, Stored>), sizeof...(fewer)>{
-      add_columns<fewer + 1, vectors(fewer + 1), (again && fewer < MOST_AGAIN), Number, Stored>...};
+  return std::array<decltype(&add_columns<1, 1, far, Number, Stored>), sizeof...(fewer)>{
+      add_columns<fewer + 1, vectors(fewer + 1, far && sizeof(Stored) == sizeof(Number)), far, Number, Stored>...};
 }
 
 // The size of equal groups of rows that fit into registers.
@@ -272,9 +293,8 @@ inline long group_size(long count) {
 template <typename Number, typename Stored = Number>
 void add(long count, const Number* rows, long row_stride, const Stored* weight, long stride, long depth, Number* out,
          long out_stride, long columns, const Number* scales = nullptr, bool far = false) {
-  constexpr bool is_line = VECTOR_BYTES == LINE_BYTES && sizeof(Stored) == sizeof(Number);
   static constexpr std::make_integer_sequence<int, MOST_ROWS> rows_of;
-  static constexpr auto near_by = by_count<false, Number, Stored>(rows_of), far_by = by_count<is_line, Number, Stored>(rows_of);
+  static constexpr auto near_by = by_count<false, Number, Stored>(rows_of), far_by = by_count<true, Number, Stored>(rows_of);
   const auto& by_rows = far ? far_by : near_by;
   const long most = group_size(count);
   for (long first = 0; first < count; first += most)
@@ -357,15 +377,17 @@ void multiply_stored(const Product<Number>& product, const Number* rows, long ro
   const long all = columns.last - columns.first, strips = (all + STRIP - 1) / STRIP;
   const long each = strips ? ((all + strips - 1) / strips + LINE - 1) / LINE * LINE : LINE;
   const Stored* weight = (const Stored*)product.weight;
+  const bool far = product.depth * product.width > NEAR;
+  const long depth = rows_at_once<Stored>(group_size(count), far);
   for (long first = columns.first; first < columns.last; first += each) {
     const long width = std::min(each, columns.last - first);
     for (long row = 0; row < count; row++) {
       const long place = row * product.width + first;
       begin(onto ? onto + place : nullptr, product.bias && !from ? product.bias + first : nullptr, out + place, width);
     }
-    for (long k = from; k < to; k += DEPTH)
-      add(count, rows + k, row_stride, weight + k * product.stride + first, product.stride, std::min(DEPTH, to - k), out + first,
-          product.width, width, SCALED<Stored> ? product.scales + first : nullptr, product.depth * product.width > NEAR);
+    for (long k = from; k < to; k += depth)
+      add(count, rows + k, row_stride, weight + k * product.stride + first, product.stride, std::min(depth, to - k), out + first,
+          product.width, width, SCALED<Stored> ? product.scales + first : nullptr, far);
   }
 }
 
