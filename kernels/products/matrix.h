@@ -43,7 +43,7 @@ constexpr int VECTOR_BYTES = 16, REGISTERS = 16;
 // MOST_ROWS: whose outputs fit into registers; more are done in equal groups, with the weight in the cache. DEPTH: rows of the
 // weight at a time, so many streams are read side by side. With caches of eight ways 32 rows that lie a power of two apart drive
 // one another out before they are used: 8 took two thirds of the time on a processor without AVX-512. With 32 registers, and the
-// larger caches that go with them, 32 rows were measured best in these caches; from memory see `rows_at_once`.
+// larger caches that go with them, 32 rows were measured best there; for weights in memory see `rows_at_once`.
 constexpr int MOST_ROWS = REGISTERS == 32 ? 14 : 6;
 constexpr long DEPTH = REGISTERS == 32 ? 32 : 8;
 constexpr long LINES_AHEAD = 256;     // of a weight in memory that are asked for before they are needed
@@ -170,9 +170,10 @@ constexpr int vectors(int rows, bool few = false) {
   return most > (VECTOR_BYTES < LINE_BYTES ? 1 : 3) ? most / 2 * 2 : most;
 }
 
-// The rows of a weight that are multiplied at a time. From memory, which prefers few streams, 1 and 2 rows took 0.87 of the time with
-// 8 of 32 on a Zen 4; more rows of outputs are worth more of the weight before they are stored: with 32 of 8 six took 0.93 and
-// twelve 0.7, with 64 twelve another 0.94. The sums of int8 are scaled once so many are added: they have one depth, for the bits.
+// The rows of a weight that are multiplied at a time. Memory is read faster in few streams: on a Zen 4 one or two rows of outputs took
+// 0.87 of the time with 8 in place of 32. More outputs take longer to read and store, which is done once for so many: six of them took
+// 0.93 of the time with 32 in place of 8, twelve 0.7, and 0.94 of that with 64. Sums of int8 are scaled once so many are added, so that
+// they have the same depth everywhere, for the bits.
 template <typename Stored>
 constexpr long rows_at_once(int rows, bool far) {
   if (!far || REGISTERS < 32 || SCALED<Stored>) return DEPTH;
