@@ -100,14 +100,15 @@ def _time_loops(families: Sequence[str], args: argparse.Namespace, source: str) 
             meetings.append(meeting_time())
     if (threads := torch.get_num_threads()) > 1:
         print(f"{threads} threads meet in {as_meetings(meetings)} now, before and behind every row; earlier records may differ")
-    path = _write(found, meetings, sizes, args.profile, source)
+    name = "-".join(("loops", args.profile, Path(source).name, *([args.only] if args.only else [])))
+    path = _write(found, meetings, sizes, name)
     missed = sum(not row.met for row in found)
     print(f"{len(found) - missed} of {len(found)} goals met; written: {path}")
 
 
-def _write(found: list[Row], meetings: list[float | None], sizes: Sizes, profile: str, source: str) -> Path:
-    """Write one file a profile and source: the rows with what they were made of, and how long threads took to meet."""
-    path = RESULTS / "bench" / f"loops-{profile}-{Path(source).name}.json"
+def _write(found: list[Row], meetings: list[float | None], sizes: Sizes, name: str) -> Path:
+    """Write the rows with what they were made of, and how long threads took to meet."""
+    path = RESULTS / "bench" / f"{name}.json"
     document = {
         "environment": {**environment.describe(), "threads": torch.get_num_threads()},
         "sizes": asdict(sizes),

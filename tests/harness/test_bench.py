@@ -126,7 +126,8 @@ def test_threads_meet_before_and_behind_every_row(
         torch.set_num_threads(2)
         given = ["--threads", str(count), "--records", str(tmp_path / "records"), "--quiet"]
         assert main(["bench", "loops", "--profile", "test", "--only", "gpt", *sizes, *given]) == 0
-        document = json.loads(Path("results/bench/loops-test-toy.json").read_text(encoding="utf8"))
+        document = json.loads(Path("results/bench/loops-test-toy-gpt.json").read_text(encoding="utf8"))
+        assert not Path("results/bench/loops-test-toy.json").exists()  # which is of all families
         assert len(document["meeting_s"]) == len(document["rows"]) + 1
         printed = capsys.readouterr().out
         if count == 1:
@@ -135,6 +136,13 @@ def test_threads_meet_before_and_behind_every_row(
         else:
             assert f"2 threads meet in {as_meetings(document['meeting_s'])} now" in printed
     torch.set_num_threads(threads)
+
+
+def test_committed_loops_are_of_every_family() -> None:
+    """Fault: a run with --only gpt was committed over the rows of all."""
+    document = json.loads((Path(__file__).parents[2] / "results/bench/loops-toy-toy.json").read_text(encoding="utf8"))
+    named = " ".join(row["name"] for row in document["rows"])
+    assert all(f"zoo:{model}" in named for family in FAMILIES.values() for model in family.models)
 
 
 def test_dry_run_names_models_and_whether_they_are_cached(zoo_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
