@@ -2,7 +2,7 @@
 
 jaxtyping's import hook checks every call of every function, which costs more than most of the calls do. Whether a call passes
 depends on the types, shapes and dtypes of its arguments and of its result alone, so a call that looks like one that has
-passed is not checked again. Lists and dictionaries are looked into as beartype does: not at every element.
+passed is not checked again. Lists, dictionaries and long tuples are looked into as beartype does: not at every element.
 """
 
 import dataclasses
@@ -18,6 +18,8 @@ import jaxtyping
 from jaxtyping import _import_hook
 
 Passed = dict[Any, set[Any]]  # looks of the arguments: looks of the results
+
+LONGEST = 8  # of tuples whose annotation tells how many elements they have
 
 _check = jaxtyping.jaxtyped
 _look_of: dict[type, Callable[[Any], Any] | None] = {}
@@ -121,7 +123,7 @@ def _look_for(kind: type) -> Callable[[Any], Any] | None:
     if hasattr(kind, "shape") and hasattr(kind, "dtype"):
         return lambda value: (kind, tuple(value.shape), value.dtype)
     if issubclass(kind, tuple):
-        return lambda value: (kind, *[_looks(one) for one in value])
+        return lambda value: (kind, *[_looks(one) for one in (value if len(value) <= LONGEST else (value[0], value[-1]))])
     if issubclass(kind, list):
         return lambda value: (kind, _looks(value[0]), _looks(value[-1])) if value else (kind,)
     if issubclass(kind, dict):

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.exact.bisection import LARGEST_UNIFORM, SPREAD, turning_points
+from harness.exact.bisection import LARGEST_UNIFORM, SPREAD, turn_at, turning_points
 from methods.errors import InputError
 from methods.sampling import Sampling
 from methods.types import Proposal, VerifyRule
@@ -197,12 +197,10 @@ def _steps(blocks: _Blocks, chosen: Int[Tensor, "K"], count: int) -> Float[Tenso
 def _agrees(blocks: _Blocks, chosen: Int[Tensor, "K"], count: int, edges: Float[Tensor, "K V"]) -> Bool[Tensor, "K"]:
     """Check that the last token of each block changes exactly at ``edges``, looking just before and behind each."""
     size = blocks.vocab_size
-    index, rows = torch.arange(size), chosen.repeat_interleave(size)
+    index, rows = torch.arange(size).repeat(len(chosen)), chosen.repeat_interleave(size)
     accepts = _standing(blocks, len(rows), count)
-    looks = [(edges + side).clamp(0, LARGEST_UNIFORM).flatten() for side in (-SPREAD, SPREAD)]
-    before, behind = (blocks.verify(rows, accepts, look)[1].view(-1, size) for look in looks)
-    fits = ((before <= index) | (edges <= SPREAD)) & ((behind > index) | (edges >= 1 - SPREAD))
-    return fits.all(-1)
+    fits = turn_at(lambda finals: blocks.verify(rows, accepts, finals)[1] <= index, edges.flatten())
+    return fits.view(-1, size).all(-1)
 
 
 def _standing(blocks: _Blocks, rows: int, count: int) -> Float[Tensor, "K n"]:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.exact.bisection import LARGEST_UNIFORM, SPREAD, turning_points
+from harness.exact.bisection import LARGEST_UNIFORM, SPREAD, Decisions, turn_at, turning_points
 from harness.exact.block_law import block_laws
 from methods.errors import InputError
 from methods.sampling import Sampling
@@ -74,24 +74,26 @@ def emitted_law(
 
     Position n is the bonus token. ``draft`` holds the draft's raw logits, or the n tokens of a point mass. The rule itself is
     called: its acceptance threshold for each token and the steps of its last token are found by bisection in fp64, each to
-    2**-34. Bisection assumes, and spot-checks, that a draft is accepted for uniforms up to a threshold and that the id of the
-    last token does not fall as its uniform grows. Memory is V * (n + 1) * V numbers: use it for vocabularies of at most a few
-    thousand tokens.
+    2**-34, which begins at those of Algorithm 1 (Leviathan et al.) where the rule's lie there. Bisection assumes, and
+    spot-checks, that a draft is accepted for uniforms up to a threshold and that the id of the last token does not fall as its
+    uniform grows. Memory is V * (n + 1) * V numbers: use it for vocabularies of at most a few thousand tokens.
 
     Raises:
         InputError: the rule is not monotone in that sense.
     """
     law_of_drafts, fixed = _fixed_round(rule, target_logits, draft, sampling, position, draft_sampling)
+    target = sampling.probs(target_logits.double())[position].cpu()
     if law_of_drafts is None:
-        return _last_token_law(fixed, torch.zeros(1, dtype=torch.long), 0.0)[0]
+        return _last_token_law(fixed, torch.zeros(1, dtype=torch.long), 0.0, target)[0]
     tokens = law_of_drafts.nonzero().squeeze(-1)
-    thresholds = _accept_thresholds(fixed, tokens)
+    thresholds = _accept_thresholds(fixed, tokens, (target / law_of_drafts)[tokens].clamp(max=1))
     law = torch.zeros(target_logits.shape[-1], dtype=torch.float64)
     law[tokens] = law_of_drafts[tokens] * thresholds
     refused = thresholds < 1
     if bool(refused.any()):
         mass = law_of_drafts[tokens[refused]] * (1 - thresholds[refused])
-        law += (mass.unsqueeze(-1) * _last_token_law(fixed, tokens[refused], LARGEST_UNIFORM)).sum(0)
+        residual = (target - law_of_drafts).clamp(min=0)
+        law += (mass.unsqueeze(-1) * _last_token_law(fixed, tokens[refused], LARGEST_UNIFORM, residual)).sum(0)
     _spot_check(fixed, tokens, thresholds)
     return law
 
@@ -147,26 +149,29 @@ def _fixed_round(
     return torch.nn.functional.one_hot(point, vocab_size)[0].double(), fixed
 
 
-def _accept_thresholds(fixed: _Round, tokens: Int[Tensor, "K"]) -> Float[Tensor, "K"]:
+def _accept_thresholds(fixed: _Round, tokens: Int[Tensor, "K"], guesses: Float[Tensor, "K"]) -> Float[Tensor, "K"]:
     """Return the largest uniform that accepts each token: exactly 0 or 1 if none or all of them do."""
     final = torch.zeros(len(tokens), dtype=torch.float64)
     always = fixed.verify(tokens, torch.full_like(final, LARGEST_UNIFORM), final)[0]
     never = ~fixed.verify(tokens, torch.full_like(final, SPREAD), final)[0]
-    found = turning_points(lambda accept: fixed.verify(tokens, accept, final)[0], len(tokens))
+    found = turning_points(lambda accept: fixed.verify(tokens, accept, final)[0], len(tokens), guesses)
     return torch.where(always, 1.0, torch.where(never, 0.0, found))
 
 
-def _last_token_law(fixed: _Round, tokens: Int[Tensor, "K"], accept: float) -> Float[Tensor, "K V"]:
-    """Return the law of the last token behind each refused draft.
+def _last_token_law(
+    fixed: _Round, tokens: Int[Tensor, "K"], accept: float, weights: Float[Tensor, "V"]
+) -> Float[Tensor, "K V"]:
+    """Return the law of the last token behind each refused draft, by ``weights`` if the rule is Algorithm 1.
 
     For most rules it does not depend on the draft. Two looks at each step confirm that, which saves a bisection per draft.
     """
-    [edges] = _steps(fixed, tokens[:1], accept)
+    guesses = (weights.cumsum(0) / weights.sum()).nan_to_num().clamp(max=1)
+    [edges] = _steps(fixed, tokens[:1], accept, guesses)
     found = []
     for some in tokens.split(max(1, MAX_NUMBERS // (fixed.target_logits.numel() * len(edges)))):
         own, differs = edges.repeat(len(some), 1), ~_agrees(fixed, some, accept, edges)
         if bool(differs.any()):
-            own[differs] = _steps(fixed, some[differs], accept)
+            own[differs] = _steps(fixed, some[differs], accept, guesses)
         found.append(own)
     steps = torch.cat(found)
     return torch.diff(steps, prepend=steps.new_zeros(len(steps), 1))
@@ -174,22 +179,24 @@ def _last_token_law(fixed: _Round, tokens: Int[Tensor, "K"], accept: float) -> F
 
 def _agrees(fixed: _Round, tokens: Int[Tensor, "K"], accept: float, edges: Float[Tensor, "V"]) -> Bool[Tensor, "K"]:
     """Check that the last token behind each refused draft changes exactly at ``edges``, looking just before and behind each."""
-    vocab_size, index = len(edges), torch.arange(len(edges))
-    rows, accepts = tokens.repeat_interleave(vocab_size), torch.full((len(tokens) * vocab_size,), accept).double()
-    looks = [(edges + side).clamp(0, LARGEST_UNIFORM).repeat(len(tokens)) for side in (-SPREAD, SPREAD)]
-    before, behind = (fixed.verify(rows, accepts, look)[1].view(-1, vocab_size) for look in looks)
-    fits = ((before <= index) | (edges <= SPREAD)) & ((behind > index) | (edges >= 1 - SPREAD))
-    return fits.all(-1)
+    fits = turn_at(_at_most(fixed, tokens, accept), edges.repeat(len(tokens)))
+    return fits.view(-1, len(edges)).all(-1)
 
 
-def _steps(fixed: _Round, tokens: Int[Tensor, "K"], accept: float) -> Float[Tensor, "K V"]:
+def _steps(fixed: _Round, tokens: Int[Tensor, "K"], accept: float, guesses: Float[Tensor, "V"]) -> Float[Tensor, "K V"]:
     """Return, for each draft, the cumulative law: of every token the largest uniform at which the last one is at most it."""
+    holds, count = _at_most(fixed, tokens, accept), len(tokens) * len(guesses)
+    whole = holds(torch.full((count,), LARGEST_UNIFORM, dtype=torch.float64))
+    found = turning_points(holds, count, guesses.repeat(len(tokens)))
+    return torch.where(whole, 1.0, found).view(-1, len(guesses))
+
+
+def _at_most(fixed: _Round, tokens: Int[Tensor, "K"], accept: float) -> Decisions:
+    """Return what says, of each token of the vocabulary behind each refused draft, whether the last token is at most it."""
     vocab_size = fixed.target_logits.shape[-1]
     index, rows = torch.arange(vocab_size).repeat(len(tokens)), tokens.repeat_interleave(vocab_size)
     accepts = torch.full((len(rows),), accept, dtype=torch.float64)
-    whole = fixed.verify(rows, accepts, torch.full_like(accepts, LARGEST_UNIFORM))[1] <= index
-    found = turning_points(lambda final: fixed.verify(rows, accepts, final)[1] <= index, len(rows))
-    return torch.where(whole, 1.0, found).view(-1, vocab_size)
+    return lambda finals: fixed.verify(rows, accepts, finals)[1] <= index
 
 
 def _spot_check(fixed: _Round, tokens: Int[Tensor, "K"], thresholds: Float[Tensor, "K"]) -> None:

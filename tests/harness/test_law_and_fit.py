@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.core.experiment import RuleSpec
+from harness.exact.bisection import HALVINGS, turning_points
 from harness.exact.checks import check_law
 from harness.exact.controls import CONTROLS, _LenientBy, _Unsampled
 from harness.exact.fit import FALSE_ALARM, Laws, draw_rows, fits_of, goodness_of_fit, stream_fits
@@ -46,6 +47,23 @@ def zipf_logits(vocab_size: int) -> tuple[Tensor, Tensor]:
     draft = 0.8 * target.clone()
     draft[[0, 1, 5, 9]] = draft[[1, 0, 9, 5]]
     return target.expand(3, -1).clone(), draft.expand(2, -1).clone()
+
+
+@pytest.mark.parametrize(
+    "offsets", [(0.0, 0.0, 0.0, 0.0), (0.0, 1e-12, 0.0, -1e-12), (0.0, 1e-9, 0.0, 0.0), (0.3, 0.3, 0.3, 0.3), None]
+)
+def test_decisions_turn_where_they_do_whatever_was_guessed(offsets: tuple[float, ...] | None) -> None:
+    points, looks = torch.tensor([0.0, 1 / 3, 1.0, 1e-3], dtype=torch.float64), []
+
+    def holds(numbers: Tensor) -> Tensor:
+        looks.append(numbers)
+        assert bool((numbers < 1).all() and (numbers >= 0).all())
+        return numbers < points
+
+    guesses = None if offsets is None else (points + torch.tensor(offsets, dtype=torch.float64)).clamp(0, 1)
+    assert turning_points(holds, 4, guesses).sub(points).abs().max() <= 2.0**-34
+    near = offsets is not None and max(map(abs, offsets)) < 1e-11
+    assert len(looks) <= (8 if near else HALVINGS + 2)
 
 
 SAMPLINGS = [

@@ -264,6 +264,16 @@ def unchecked_annotations() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_drafted_token_outside_the_vocabulary_is_found_in_many_rows(kernel: str) -> None:
+    proposal, target, uniforms = rows(0, 40, 2, 9)
+    tokens = proposal.tokens.clone()
+    for token in (-1, 9):
+        tokens[30, 1] = token
+        with pytest.raises(InputError, match=rf"draft token {token} of row 30, position 1: expected 0 to 8"):
+            KERNELS[kernel](replace(proposal, tokens=tokens), target, DRAWN, uniforms)
+
+
 @pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_bad_input_is_named(kernel: str) -> None:

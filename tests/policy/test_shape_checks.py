@@ -63,6 +63,17 @@ def test_a_wrong_result_is_refused_even_where_the_arguments_look_known(checked) 
     assert torch.equal(checked(*right), right[0] @ right[1])
 
 
+def test_long_tuples_are_looked_at_at_their_ends() -> None:
+    def total(numbers: tuple[int, ...]) -> int:
+        return len(numbers)
+
+    checked = checked_once(total, typechecker=beartype)
+    assert [checked((1,) * length) for length in (3, 20, 30)] == [3, 20, 30]
+    for length in (3, 20):
+        with pytest.raises(TypeCheckError):
+            checked(("1",) * length)
+
+
 def test_methods_and_dataclasses_are_checked_too() -> None:
     @dataclass(frozen=True, slots=True)
     class Pair:
